@@ -20,7 +20,8 @@ pub fn isolated(test: impl FnOnce()) {
     isolated_as(&name, test);
 }
 
-/// The same for a closure that is written in the `#[test]` function but called by `run`.
+/// Like [`isolated`], but `case`, a closure written in the `#[test]` function, names the test, and
+/// `run` runs it.
 ///
 /// # Panics
 /// If the test fails, or no test has this name.

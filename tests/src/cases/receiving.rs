@@ -138,8 +138,8 @@ pub fn a_waiting_receiver_blocks_its_peer(harness: &impl Harness) {
     });
 }
 
-/// The same after much data was received, when a driver may use a different way of receiving than
-/// at the start.
+/// A receiver that pauses blocks its peer even after much data was received, when a driver may
+/// receive in a different way than at the start.
 pub fn a_receiver_that_pauses_during_a_flood_blocks_its_peer(harness: &impl Harness) {
     const BYTES_MAX: usize = 64 << 20;
     harness.check(async |driver| {

@@ -148,7 +148,7 @@ where
     workers.end();
 }
 
-/// The same for a worker that has stopped accepting.
+/// Connections that a worker would accept are accepted by the others once it has stopped accepting.
 pub fn a_worker_that_stopped_accepting_withholds_no_connection_from_the_others<D>(
     kernel: &Kernel<D>,
 ) where

@@ -2,7 +2,7 @@
 //! instead of once for each kind, which would take most of the time that the suite needs to
 //! compile.
 
-use crate::server::bench::{Bench, Gate, Got, Outcome, Served, Wire};
+use crate::server::bench::{Bench, Got, Outcome, Served, ServerOptions, Wire};
 use crate::server::kernel::{KernelBench, KernelServer, SocketWire};
 use crate::server::mounted::Mounted;
 use crate::server::simulated::{SimulatedBench, SimulatedServer, SimulatedWire};
@@ -75,7 +75,7 @@ impl Bench for AnyBench {
 
     fn start_behind<A, M>(
         &self,
-        gate: Gate,
+        server_options: ServerOptions,
         limits: Limits,
         tls: Option<TlsConfig>,
         make: M,
@@ -90,7 +90,7 @@ impl Bench for AnyBench {
         } else {
             ErasedMake::new(make)
         };
-        self.start_erased(gate, limits, tls, make)
+        self.start_erased(server_options, limits, tls, make)
     }
 
     async fn sleep(&self, time: Duration) {
@@ -148,7 +148,7 @@ impl AnyBench {
     /// Starts a server. Not generic, so that it is compiled once.
     fn start_erased(
         &self,
-        gate: Gate,
+        server_options: ServerOptions,
         limits: Limits,
         tls: Option<TlsConfig>,
         make: ErasedMake,
@@ -156,9 +156,11 @@ impl AnyBench {
         let make = move || make.make_app();
         match &self.kind {
             Kind::Simulated(bench) => {
-                AnyServer::Simulated(bench.start_behind(gate, limits, tls, make))
+                AnyServer::Simulated(bench.start_behind(server_options, limits, tls, make))
             }
-            Kind::Kernel(bench) => AnyServer::Kernel(bench.start_behind(gate, limits, tls, make)),
+            Kind::Kernel(bench) => {
+                AnyServer::Kernel(bench.start_behind(server_options, limits, tls, make))
+            }
         }
     }
 }

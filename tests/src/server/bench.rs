@@ -27,13 +27,13 @@ pub trait Bench {
         A: IntoBuiltApp + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
-        self.start_behind(Gate::default(), limits, tls, make)
+        self.start_behind(ServerOptions::default(), limits, tls, make)
     }
 
-    /// The same with settings for a server behind proxies.
+    /// Like [`start`](Self::start), with further options, for example for a server behind proxies.
     fn start_behind<A, M>(
         &self,
-        gate: Gate,
+        server_options: ServerOptions,
         limits: Limits,
         tls: Option<TlsConfig>,
         make: M,
@@ -51,7 +51,8 @@ pub trait Bench {
     /// Stops injecting faults into the network, where the bench controls it.
     fn calm(&self);
 
-    /// The same, and new connections get buffers as large as those of a real machine.
+    /// Like [`calm`](Self::calm). In addition, new connections get buffers as large as those of a
+    /// real machine.
     fn calm_with_large_buffers(&self) {
         self.calm();
     }
@@ -106,9 +107,9 @@ pub trait Bench {
     }
 }
 
-/// Settings of a server's listeners beside its limits.
+/// Options of a server besides its limits, TLS and application.
 #[derive(Clone, Debug, Default)]
-pub struct Gate {
+pub struct ServerOptions {
     /// Whether connections begin with a PROXY header.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// The proxies that the server trusts.
@@ -192,8 +193,8 @@ pub trait Wire {
     /// Waits for bytes for at most `timeout`.
     fn recv(&mut self, timeout: Duration) -> impl Future<Output = Got>;
 
-    /// The same for at most `bytes_max` bytes, where this can be limited. The rest stays in the
-    /// kernel.
+    /// Waits for at most `bytes_max` bytes, where this can be limited, for at most `timeout`. The
+    /// rest stays in the kernel.
     fn recv_at_most(&mut self, bytes_max: usize, timeout: Duration) -> impl Future<Output = Got> {
         let _ = bytes_max;
         self.recv(timeout)

@@ -1,7 +1,7 @@
 //! Client identity behind proxies on every driver: PROXY headers, forwarded fields, and limits of
 //! one listener.
 
-use crate::server::bench::{Bench, Gate, Got, Served, Wire};
+use crate::server::bench::{Bench, Got, Served, ServerOptions, Wire};
 use crate::server::client::{Client, Way};
 use crate::server::peer::Peer;
 use crate::server::secure::server_tls;
@@ -51,18 +51,18 @@ fn limits() -> Limits {
     Limits { shutdown_timeout: Duration::from_secs(20), ..Limits::default() }
 }
 
-fn required_header_gate() -> Gate {
+fn required_header() -> ServerOptions {
     let settings = ProxyProtocol::required().trust(ALL_NETWORKS);
-    Gate { proxy_protocol: Some(settings), ..Gate::default() }
+    ServerOptions { proxy_protocol: Some(settings), ..ServerOptions::default() }
 }
 
-fn optional_header_gate() -> Gate {
+fn optional_header() -> ServerOptions {
     let settings = ProxyProtocol::optional().trust(ALL_NETWORKS);
-    Gate { proxy_protocol: Some(settings), ..Gate::default() }
+    ServerOptions { proxy_protocol: Some(settings), ..ServerOptions::default() }
 }
 
-fn trusting_gate(proxies: impl Into<TrustedProxies>) -> Gate {
-    Gate { proxies: Some(proxies.into()), ..Gate::default() }
+fn trusting(proxies: impl Into<TrustedProxies>) -> ServerOptions {
+    ServerOptions { proxies: Some(proxies.into()), ..ServerOptions::default() }
 }
 
 fn address(text: &str) -> std::net::SocketAddr {
@@ -109,13 +109,18 @@ struct Site<B: Bench> {
     way: Way,
 }
 
-fn begin<B: Bench>(bench: &B, way: Way, gate: Gate) -> Site<B> {
-    begin_with(bench, way, gate, limits())
+fn begin<B: Bench>(bench: &B, way: Way, server_options: ServerOptions) -> Site<B> {
+    begin_with(bench, way, server_options, limits())
 }
 
-fn begin_with<B: Bench>(bench: &B, way: Way, gate: Gate, limits: Limits) -> Site<B> {
+fn begin_with<B: Bench>(
+    bench: &B,
+    way: Way,
+    server_options: ServerOptions,
+    limits: Limits,
+) -> Site<B> {
     let tls = way.is_secure().then(server_tls);
-    Site { server: bench.start_behind(gate, limits, tls, app), way }
+    Site { server: bench.start_behind(server_options, limits, tls, app), way }
 }
 
 impl<B: Bench> Site<B> {
@@ -125,7 +130,7 @@ impl<B: Bench> Site<B> {
         self.way.speak(wire).await
     }
 
-    /// The same as a raw byte client.
+    /// A client that sends and receives raw bytes.
     fn peer(&self) -> Peer<B::Wire> {
         Peer::new(self.way.wire(&self.server))
     }
@@ -146,7 +151,7 @@ async fn get_text<W: Wire>(client: &mut Client<W>, path: &str, fields: &[(&str, 
 
 /// Handlers see the addresses from the PROXY header, whatever data arrives together with it.
 pub async fn a_proxy_header_provides_the_addresses<B: Bench>(bench: &B, way: Way) {
-    let site = begin(bench, way, required_header_gate());
+    let site = begin(bench, way, required_header());
     let (v4, v6) = (address("192.0.2.1:5000"), address("[2001:db8::1]:5000"));
     let (local_v4, local_v6) = (address("203.0.113.9:443"), address("[2001:db8::9]:443"));
     let tls_values =
@@ -183,7 +188,7 @@ pub async fn fields_of_trusted_proxies_provide_the_client<B: Bench>(bench: &B, w
         .hops_max(1)
         .x_forwarded_host()
         .x_forwarded_prefix();
-    let site = begin(bench, way, trusting_gate(proxies));
+    let site = begin(bench, way, trusting(proxies));
     let mut client = site.client(b"").await;
     client.set_host("own.example");
     let fields = [
@@ -209,8 +214,8 @@ pub async fn fields_of_trusted_proxies_provide_the_client<B: Bench>(bench: &B, w
 
 /// Forwarded fields of untrusted peers are ignored.
 pub async fn fields_of_untrusted_peers_are_ignored<B: Bench>(bench: &B, way: Way) {
-    for gate in [trusting_gate(["192.0.2.200", "fd00::/8"]), Gate::default()] {
-        let site = begin(bench, way, gate);
+    for server_options in [trusting(["192.0.2.200", "fd00::/8"]), ServerOptions::default()] {
+        let site = begin(bench, way, server_options);
         let mut client = site.client(b"").await;
         let without_fields = get_text(&mut client, "/client", &[]).await;
         let fields = [
@@ -231,8 +236,9 @@ pub async fn fields_are_used_if_the_address_in_the_proxy_header_is_trusted<B: Be
     bench: &B,
     way: Way,
 ) {
-    let gate = Gate { proxies: Some(["192.0.2.0/24"].into()), ..required_header_gate() };
-    let site = begin(bench, way, gate);
+    let server_options =
+        ServerOptions { proxies: Some(["192.0.2.0/24"].into()), ..required_header() };
+    let site = begin(bench, way, server_options);
     for (source, expected) in [("192.0.2.1:50", "198.51.100.7"), ("203.0.113.1:50", "203.0.113.1")]
     {
         let mut client = site.client(&header_of(source)).await;
@@ -245,7 +251,7 @@ pub async fn fields_are_used_if_the_address_in_the_proxy_header_is_trusted<B: Be
 
 /// A trusted proxy may request `https` on a plain connection, as it does over HTTP/2.
 pub async fn a_trusted_proxy_may_request_https<B: Bench>(bench: &B, way: Way) {
-    let site = begin(bench, way, trusting_gate(ALL_NETWORKS));
+    let site = begin(bench, way, trusting(ALL_NETWORKS));
     let mut client = site.client(b"").await;
     let id = client.get_by("https", "/client");
     let response = client.answer(id).await;
@@ -257,7 +263,7 @@ pub async fn a_trusted_proxy_may_request_https<B: Bench>(bench: &B, way: Way) {
 
 /// Where a PROXY header is optional, connections without one are served unchanged.
 pub async fn an_optional_proxy_header_may_be_omitted<B: Bench>(bench: &B, way: Way) {
-    let site = begin(bench, way, optional_header_gate());
+    let site = begin(bench, way, optional_header());
     let mut client = site.client(&header_of("192.0.2.1:50")).await;
     assert!(get_text(&mut client, "/end", &[]).await.starts_with("192.0.2.1:50 "));
     client.close().await;
@@ -269,7 +275,7 @@ pub async fn an_optional_proxy_header_may_be_omitted<B: Bench>(bench: &B, way: W
 
 /// A header may arrive in pieces of any size, and long before the request.
 pub async fn a_proxy_header_may_arrive_slowly<B: Bench>(bench: &B, way: Way) {
-    let site = begin(bench, way, required_header_gate());
+    let site = begin(bench, way, required_header());
     for header in [
         line(address("192.0.2.1:50"), address("192.0.2.2:80")),
         header_of("192.0.2.1:50"),
@@ -293,7 +299,7 @@ pub async fn a_proxy_header_may_arrive_slowly<B: Bench>(bench: &B, way: Way) {
 /// sent.
 pub async fn an_incomplete_proxy_header_times_out<B: Bench>(bench: &B, way: Way) {
     let timeouts = Limits { first_byte_timeout: SHORT, handshake_timeout: SHORT, ..limits() };
-    let site = begin_with(bench, way, required_header_gate(), timeouts);
+    let site = begin_with(bench, way, required_header(), timeouts);
     let header = header_of("192.0.2.1:50");
     for count in [0, 1, 6, 20, header.len()] {
         let start = bench.now();
@@ -319,7 +325,7 @@ pub async fn an_incomplete_proxy_header_times_out<B: Bench>(bench: &B, way: Way)
 
 /// A malformed header ends the connection without a response.
 pub async fn a_malformed_proxy_header_ends_the_connection<B: Bench>(bench: &B, way: Way) {
-    let site = begin(bench, way, required_header_gate());
+    let site = begin(bench, way, required_header());
     let mut too_long = header_of("192.0.2.1:50");
     too_long[14..16].copy_from_slice(&[0xff, 0xff]);
     let mut too_short = header_of("192.0.2.1:50");
@@ -352,15 +358,17 @@ pub async fn a_malformed_proxy_header_ends_the_connection<B: Bench>(bench: &B, w
 pub async fn proxy_headers_of_untrusted_peers_are_not_used<B: Bench>(bench: &B, way: Way) {
     let untrusted = ["192.0.2.200"];
     let settings = ProxyProtocol::required().trust(untrusted);
-    let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
-    let site = begin(bench, way, gate);
+    let server_options =
+        ServerOptions { proxy_protocol: Some(settings), ..ServerOptions::default() };
+    let site = begin(bench, way, server_options);
     let mut peer = site.peer();
     peer.send(header_of("192.0.2.1:50"));
     assert_eq!(peer.rest().await, b"");
     site.end(&[("untrusted-proxy", 1)]).await;
     let settings = ProxyProtocol::optional().trust(untrusted);
-    let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
-    let site = begin(bench, way, gate);
+    let server_options =
+        ServerOptions { proxy_protocol: Some(settings), ..ServerOptions::default() };
+    let site = begin(bench, way, server_options);
     let mut client = site.client(b"").await;
     assert!(get_text(&mut client, "/end", &[]).await.ends_with(" direct"));
     client.close().await;
@@ -373,7 +381,7 @@ pub async fn proxy_headers_of_untrusted_peers_are_not_used<B: Bench>(bench: &B, 
 
 /// A proxy's health check uses the proxy's own address, and may disconnect at once.
 pub async fn a_proxy_may_send_its_own_requests<B: Bench>(bench: &B, way: Way) {
-    let site = begin(bench, way, required_header_gate());
+    let site = begin(bench, way, required_header());
     for header in [binary(0, 0, &[], &[]), binary(0, 0x11, &[1; 12], &[9; 30])] {
         let mut client = site.client(&header).await;
         assert!(get_text(&mut client, "/end", &[]).await.ends_with(" direct"));
@@ -394,7 +402,7 @@ pub async fn a_proxy_may_send_its_own_requests<B: Bench>(bench: &B, way: Way) {
 
 /// Empty lines before a request, which also start a version 2 header, are not taken for a header.
 pub async fn empty_lines_are_not_taken_for_a_header<B: Bench>(bench: &B) {
-    let site = begin(bench, Way::HTTP1, optional_header_gate());
+    let site = begin(bench, Way::HTTP1, optional_header());
     for request in ["\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n", "P"] {
         let mut peer = site.peer();
         peer.send(request);
@@ -413,9 +421,10 @@ pub async fn empty_lines_are_not_taken_for_a_header<B: Bench>(bench: &B) {
 /// heads.
 pub async fn a_listener_may_have_its_own_limits<B: Bench>(bench: &B) {
     let listener_limits = Limits { connections_max: 1, head_bytes_max: 600, ..limits() };
-    let gate = Gate { limits: Some(listener_limits), ..Gate::default() };
+    let server_options =
+        ServerOptions { limits: Some(listener_limits), ..ServerOptions::default() };
     let others = Limits { connections_max: 2, ..limits() };
-    let site = begin_with(bench, Way::HTTP1_TLS, gate, others);
+    let site = begin_with(bench, Way::HTTP1_TLS, server_options, others);
     let mut first = Peer::new(site.server.connect());
     first.expect_alive().await;
     let mut second = Peer::new(site.server.connect());
@@ -444,8 +453,9 @@ pub async fn a_listener_may_limit_the_connection_age<B: Bench>(bench: &B) {
     bench.calm();
     let age_max = Duration::from_secs(1);
     let listener_limits = Limits { connection_age_max: Some(age_max), ..limits() };
-    let gate = Gate { limits: Some(listener_limits), ..Gate::default() };
-    let site = begin_with(bench, Way::HTTP1, gate, limits());
+    let server_options =
+        ServerOptions { limits: Some(listener_limits), ..ServerOptions::default() };
+    let site = begin_with(bench, Way::HTTP1, server_options, limits());
     let mut peer = site.peer();
     peer.expect_alive().await;
     peer.send("GET /hello HTTP/1.1\r\nHost: a\r\n");

@@ -189,7 +189,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// The same, but stops once the server has responded or ended.
+    /// Sends part of the content, but stops once the server has responded or ended the connection.
     pub async fn part_unless_answered(&mut self, id: Id, content: &[u8]) {
         match &mut self.protocol {
             Protocol::Http1(pipeline) => pipeline.content(content),

@@ -1,7 +1,7 @@
 //! How many bytes a server holds, in programs whose allocator counts them.
 //!
-//! Such a test program installs a global allocator that calls [`took`] and [`gave`]. Memory that
-//! clients allocate on their threads does not count.
+//! Such a test program installs a global allocator that calls [`record_alloc`] and
+//! [`record_dealloc`]. Memory that clients allocate on their threads does not count.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -22,12 +22,12 @@ fn count(bytes: isize) {
 }
 
 /// Counts memory that was allocated.
-pub fn took(bytes: usize) {
+pub fn record_alloc(bytes: usize) {
     count(bytes.cast_signed());
 }
 
 /// Counts memory that was freed.
-pub fn gave(bytes: usize) {
+pub fn record_dealloc(bytes: usize) {
     count(-bytes.cast_signed());
 }
 

@@ -1,7 +1,7 @@
 //! Servers on the machine's own sockets, with blocking clients.
 
 use crate::server::any_bench::{AnyBench, Case};
-use crate::server::bench::{Bench, Gate, Got, Outcome, PATIENCE, Served, Wire};
+use crate::server::bench::{Bench, Got, Outcome, PATIENCE, Served, ServerOptions, Wire};
 use crate::server::held;
 use peregrine::access_log::AccessLogOptions;
 use peregrine::{
@@ -100,7 +100,7 @@ impl Bench for KernelBench {
 
     fn start_behind<A, M>(
         &self,
-        gate: Gate,
+        server_options: ServerOptions,
         limits: Limits,
         tls: Option<TlsConfig>,
         make: M,
@@ -109,7 +109,7 @@ impl Bench for KernelBench {
         A: IntoBuiltApp + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
-        let with_proxy_protocol = |listener: Listener| match gate.proxy_protocol.clone() {
+        let with_proxy_protocol = |listener: Listener| match server_options.proxy_protocol.clone() {
             None => listener,
             Some(settings) => listener.proxy_protocol(settings),
         };
@@ -117,7 +117,7 @@ impl Bench for KernelBench {
             None => Listener::bind("127.0.0.1:0"),
             Some(folder) => Listener::bind(format!("unix:{}/server.sock", folder.path().display())),
         };
-        let plain = match gate.limits.clone() {
+        let plain = match server_options.limits.clone() {
             None => plain,
             Some(limits) => plain.limits(limits),
         };
@@ -126,15 +126,15 @@ impl Bench for KernelBench {
             None => server,
             Some(tls) => server.listen(with_proxy_protocol(Listener::bind("127.0.0.1:0")).tls(tls)),
         };
-        let server = match gate.proxies {
+        let server = match server_options.proxies {
             None => server,
             Some(proxies) => server.trusted_proxies(proxies),
         };
-        let server = match gate.log {
+        let server = match server_options.log {
             None => server,
             Some((form, lines)) => server.access_log(AccessLogOptions::writer(lines).format(form)),
         };
-        let server = match gate.traces {
+        let server = match server_options.traces {
             None => server,
             Some(traces) => server.traces(traces),
         };

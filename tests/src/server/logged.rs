@@ -1,6 +1,6 @@
 //! The access log on every driver: one line per request, with its result.
 
-use crate::server::bench::{Bench, Gate, Served};
+use crate::server::bench::{Bench, Served, ServerOptions};
 use crate::server::client::{Length, Way};
 use crate::server::peer::Peer;
 use crate::server::secure::server_tls;
@@ -127,21 +127,21 @@ struct Site<B: Bench> {
 }
 
 fn begin<B: Bench>(bench: &B, way: Way, form: AccessLogFormat) -> Site<B> {
-    begin_behind(bench, way, form, Gate::default(), limits())
+    begin_behind(bench, way, form, ServerOptions::default(), limits())
 }
 
 fn begin_behind<B: Bench>(
     bench: &B,
     way: Way,
     form: AccessLogFormat,
-    gate: Gate,
+    server_options: ServerOptions,
     limits: Limits,
 ) -> Site<B> {
     let (lines, waiting) = (Collected::default(), Arc::<AtomicUsize>::default());
     let tls = way.is_secure().then(server_tls);
-    let gate = Gate { log: Some((form, lines.clone())), ..gate };
+    let server_options = ServerOptions { log: Some((form, lines.clone())), ..server_options };
     let shared = Arc::clone(&waiting);
-    let server = bench.start_behind(gate, limits, tls, move || app(&shared));
+    let server = bench.start_behind(server_options, limits, tls, move || app(&shared));
     Site { server, lines, waiting }
 }
 
@@ -260,8 +260,8 @@ pub async fn trusted_proxies_determine_the_client<B: Bench>(bench: &B, way: Way)
     for (proxies, is_forwarded) in
         [(Some(["0.0.0.0/0", "::/0", "unix:"].into()), true), (None, false)]
     {
-        let gate = Gate { proxies, ..Gate::default() };
-        let site = begin_behind(bench, way, AccessLogFormat::Common, gate, limits());
+        let server_options = ServerOptions { proxies, ..ServerOptions::default() };
+        let site = begin_behind(bench, way, AccessLogFormat::Common, server_options, limits());
         let mut client = way.connect(&site.server).await;
         let id = client.ask("GET", "/hello", &[("x-forwarded-for", "192.0.2.7")]);
         client.answer(id).await;
@@ -292,7 +292,8 @@ pub async fn aborted_requests_have_a_line<B: Bench>(bench: &B, way: Way) {
 pub async fn invalid_requests_have_one_line<B: Bench>(bench: &B) {
     bench.calm();
     let limits = Limits { head_timeout: SHORT, ..limits() };
-    let site = begin_behind(bench, Way::HTTP1, AccessLogFormat::Common, Gate::default(), limits);
+    let site =
+        begin_behind(bench, Way::HTTP1, AccessLogFormat::Common, ServerOptions::default(), limits);
     for (request, line) in [
         ("no http\r\n\r\n", "\"no http\" 400 "),
         ("GET /a\x1b[2J\" 200 1 HTTP/1.1\r\n\r\n", "\"GET /a\\x1b[2J\\\" 200 1 HTTP/1.1\" 400 "),

@@ -1,5 +1,5 @@
-//! The same servers with the application behind two bridges: converted to a tower service, and
-//! mounted in an application. The same rules must hold.
+//! Runs the server suite with each case's application behind two bridges: converted to a tower
+//! service, which is mounted in an application. All guarantees must hold there too.
 
 use crate::server::{AnyBench, KernelBenches, SimulatedBenches};
 use peregrine::tower::{AppService, Mount, tower};

@@ -1,7 +1,7 @@
 //! Servers on the simulated network: virtual time, and a run for every seed.
 
 use crate::server::any_bench::{AnyBench, Case};
-use crate::server::bench::{Bench, Gate, Got, Outcome, Served, Wire};
+use crate::server::bench::{Bench, Got, Outcome, Served, ServerOptions, Wire};
 use crate::simulated::multiplied;
 use peregrine::{IntoBuiltApp, Limits};
 use peregrine_driver::{Driver, Options};
@@ -119,7 +119,7 @@ impl Bench for SimulatedBench {
 
     fn start_behind<A, M>(
         &self,
-        gate: Gate,
+        server_options: ServerOptions,
         limits: Limits,
         tls: Option<TlsConfig>,
         make: M,
@@ -131,7 +131,8 @@ impl Bench for SimulatedBench {
         let network = self.network().clone();
         let http_listener = network.bind();
         let http_port = http_listener.id();
-        let Gate { proxy_protocol, proxies, limits: listener_limits, log, traces } = gate;
+        let ServerOptions { proxy_protocol, proxies, limits: listener_limits, log, traces } =
+            server_options;
         let mut listeners = vec![BoundListener {
             limits: listener_limits,
             proxy_protocol: proxy_protocol.clone(),

@@ -15,7 +15,7 @@ pub struct Streams<W> {
     encoder: Encoder,
     responses: BTreeMap<u32, Answer>,
     next: u32,
-    /// How much the server allows us to send, in total and per stream.
+    /// How much the server allows the client to send, in total and per stream.
     window: i64,
     windows: BTreeMap<u32, i64>,
     /// How much it allows on a new stream.
@@ -103,7 +103,7 @@ impl<W: Wire> Streams<W> {
         Self::with_settings(wire, &[])
     }
 
-    /// The same with settings.
+    /// A client that has sent its preface with these settings.
     #[must_use]
     pub fn with_settings(wire: W, settings: &[(u16, u32)]) -> Self {
         let mut bytes = frame::PREFACE.to_vec();
@@ -236,7 +236,7 @@ impl<W: Wire> Streams<W> {
         self.upload_part(stream, data, true).await;
     }
 
-    /// The same for part of the content; `is_last` ends the stream.
+    /// Sends part of the content as the windows allow; `is_last` ends the stream.
     ///
     /// # Panics
     /// If the windows stay closed.
@@ -250,7 +250,8 @@ impl<W: Wire> Streams<W> {
         }
     }
 
-    /// The same, but stops once the server has responded or ended, as a peer may at any time.
+    /// Sends part of the content as the windows allow, but stops once the server has responded or
+    /// ended the connection, which it may do at any time.
     ///
     /// # Panics
     /// If the windows stay closed and the connection is open.
@@ -450,7 +451,7 @@ impl<W: Wire> Streams<W> {
         self.fill_at_most(usize::MAX, timeout).await
     }
 
-    /// The same for at most `bytes_max` bytes.
+    /// Receives at most `bytes_max` more bytes. Returns false as [`fill`](Self::fill) does.
     pub async fn fill_at_most(&mut self, bytes_max: usize, timeout: Duration) -> bool {
         if self.last.is_some() {
             return false;

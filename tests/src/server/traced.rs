@@ -2,7 +2,7 @@
 //! OpenTelemetry requires, an unsampled one has none, and requests sent by handlers continue the
 //! trace.
 
-use crate::server::bench::{Bench, Gate, Served};
+use crate::server::bench::{Bench, Served, ServerOptions};
 use crate::server::client::{Length, Way};
 use crate::server::secure::server_tls;
 use bytes::Bytes;
@@ -101,7 +101,7 @@ fn limits() -> Limits {
 async fn trace_fields() -> String {
     let fields = peregrine::trace::headers();
     let text = |name| fields.get(name).map_or("-", |value| value.to_str().expect("text"));
-    // The same after a wait, during which other tasks used the thread.
+    // The fields do not change while the handler waits and other tasks use the thread.
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(fields, peregrine::trace::headers());
     format!("{} {}", text(TRACEPARENT), text(TRACESTATE))
@@ -174,9 +174,10 @@ fn begin<B: Bench>(bench: &B, way: Way, traces: TraceConfig) -> Site<B> {
     let (waiting, at_end) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<String>>::default());
     let (handler_waiting, handler_at_end) = (Arc::clone(&waiting), Arc::clone(&at_end));
     let tls = way.is_secure().then(server_tls);
-    let gate = Gate { traces: Some(traces), ..Gate::default() };
-    let server =
-        bench.start_behind(gate, limits(), tls, move || app(&handler_waiting, &handler_at_end));
+    let server_options = ServerOptions { traces: Some(traces), ..ServerOptions::default() };
+    let server = bench.start_behind(server_options, limits(), tls, move || {
+        app(&handler_waiting, &handler_at_end)
+    });
     Site { server, waiting, at_end, run: RUN.fetch_add(1, Ordering::SeqCst) }
 }
 

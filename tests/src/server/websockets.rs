@@ -253,7 +253,7 @@ impl<W: Wire> Socket<W> {
         Self::open_with::<B>(server, way, path, &[]).await
     }
 
-    /// The same with these fields.
+    /// Connects, and opens a WebSocket with these fields in the request.
     ///
     /// # Panics
     /// If it is refused.
@@ -282,7 +282,8 @@ impl<W: Wire> Socket<W> {
         Self::over(connect::<B>(server, way).await, way, path, fields).await
     }
 
-    /// The same on an existing connection. If no response arrives, the status is 0.
+    /// Requests a WebSocket on an existing connection. Returns the status if it is refused, or 0 if
+    /// no response arrives.
     ///
     /// # Panics
     /// If the response is malformed.

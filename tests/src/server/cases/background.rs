@@ -2,7 +2,7 @@
 
 use super::limits;
 use crate::server::app::Shared;
-use crate::server::bench::{Bench, Gate, Served};
+use crate::server::bench::{Bench, Served, ServerOptions};
 use crate::server::client::Way;
 use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryIdempotencyStore};
 use peregrine::prelude::*;
@@ -65,9 +65,12 @@ pub async fn writes_of_disconnected_clients_count<B: Bench>(bench: &B) {
             ("/orders/many", requests_per_client_max.clone(), "client", 429),
         ] {
             let shared = Shared::default();
-            let gate = Gate { proxies: Some(TrustedProxies::hops(1)), ..Gate::default() };
+            let server_options = ServerOptions {
+                proxies: Some(TrustedProxies::hops(1)),
+                ..ServerOptions::default()
+            };
             let tls = way.is_secure().then(crate::server::secure::server_tls);
-            let server = bench.start_behind(gate, with(overload), tls, app(&shared));
+            let server = bench.start_behind(server_options, with(overload), tls, app(&shared));
             let fields =
                 |key: &'static str| [("idempotency-key", key), ("x-forwarded-for", "192.0.2.1")];
             let mut disconnected = Vec::new();

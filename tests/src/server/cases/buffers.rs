@@ -1,10 +1,10 @@
 //! Waiting connections do not block others: receive buffers, scheduling, the shutdown.
 
-use super::{begin, begin_with, limits, promises};
+use super::{begin, begin_with, limits, server_timeouts};
 use crate::server::app::pattern;
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
-use crate::server::promises::Promises;
+use crate::server::server_timeouts::ServerTimeouts;
 use crate::server::simulated::SimulatedBench;
 use peregrine::{Limits, OverloadLimits};
 use peregrine_driver_sim::SocketBuffers;
@@ -42,9 +42,9 @@ pub async fn partial_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
 /// Peers that do not read their response hold no receive buffer for the requests behind it.
 pub async fn peers_that_do_not_read_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: TOO_LATE, ..promises() };
+    let timeouts = ServerTimeouts { rate_window: TOO_LATE, ..server_timeouts() };
     // Together the responses are two gigabytes, more than half of a small machine's memory.
-    let limits = Limits { overload: OverloadLimits::unlimited(), ..promises.limits() };
+    let limits = Limits { overload: OverloadLimits::unlimited(), ..timeouts.limits() };
     let (server, _) = begin_with(bench, limits);
     let mut non_readers = Vec::new();
     let length = if bench.is_virtual() { 200_000 } else { 8_000_000 };

@@ -1,9 +1,9 @@
 //! Drains that clients do not notice.
 
-use super::{begin, begin_with, promises};
+use super::{begin, begin_with, server_timeouts};
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
-use crate::server::promises::Promises;
+use crate::server::server_timeouts::ServerTimeouts;
 use crate::server::simulated::SimulatedBench;
 use peregrine::Limits;
 use std::cell::{Cell, RefCell};
@@ -37,7 +37,7 @@ pub async fn requests_in_flight_when_a_drain_starts_are_answered<B: Bench>(bench
 
 /// Connections that wait for a free slot are served too: idle connections give up theirs.
 pub async fn a_full_server_answers_all_waiting_clients<B: Bench>(bench: &B) {
-    let limits = Limits { connections_max: 2, ..promises().limits() };
+    let limits = Limits { connections_max: 2, ..server_timeouts().limits() };
     let (server, _) = begin_with(bench, limits);
     let mut idle: Vec<_> = (0..2).map(|_| Peer::new(server.connect())).collect();
     for peer in &mut idle {
@@ -65,7 +65,7 @@ pub async fn an_abort_ends_a_full_server<B: Bench>(bench: &B) {
     let limits = Limits {
         connections_max: 1,
         shutdown_timeout: Duration::from_secs(3600),
-        ..promises().limits()
+        ..server_timeouts().limits()
     };
     let (server, shared) = begin_with(bench, limits);
     let mut busy = Peer::new(server.connect());
@@ -84,8 +84,8 @@ pub async fn an_abort_ends_a_full_server<B: Bench>(bench: &B) {
 /// During the lame-duck period, a draining server keeps accepting and announces that it will close.
 pub async fn the_server_accepts_and_answers_in_the_lame_duck_phase<B: Bench>(bench: &B) {
     let time = Duration::from_secs(2);
-    let promises = Promises { lame_duck_period: time, ..promises() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { lame_duck_period: time, ..server_timeouts() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let start = bench.now();
     server.shut_down();
     for _ in 0..5 {
@@ -154,8 +154,9 @@ async fn run_client(
 /// In rounds of 32 clients that keep their connection and 32 that do not, no drain fails a request.
 pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
     for _ in 0..3 {
-        let promises = Promises { lame_duck_period: Duration::from_secs(1), ..promises() };
-        let (server, _) = begin_with(bench, promises.limits());
+        let timeouts =
+            ServerTimeouts { lame_duck_period: Duration::from_secs(1), ..server_timeouts() };
+        let (server, _) = begin_with(bench, timeouts.limits());
         let results = Rc::new(Results::default());
         for number in 0..64 {
             let client = run_client(
@@ -185,8 +186,9 @@ pub async fn clients_that_do_not_disconnect_do_not_delay_a_drain(bench: &Simulat
     let (linger, idle) = (Duration::from_secs(5), Duration::from_secs(1));
     let linger_time_max = Duration::from_secs(60);
     for keeps_sending in [false, true] {
-        let promises = Promises { linger, linger_time_max, drain_idle: idle, ..promises() };
-        let (server, _) = begin_with(bench, promises.limits());
+        let timeouts =
+            ServerTimeouts { linger, linger_time_max, drain_idle: idle, ..server_timeouts() };
+        let (server, _) = begin_with(bench, timeouts.limits());
         let mut first = Peer::new(server.connect());
         let mut second = Peer::new(server.connect());
         second.expect_alive().await;

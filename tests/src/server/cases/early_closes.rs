@@ -169,7 +169,8 @@ pub async fn delivered_requests_are_not_reported_as_aborted<B: Bench>(bench: &B)
     assert_eq!(aborted, [None]);
 }
 
-/// The same where the peer only ends its side: the rest of the body cannot arrive.
+/// A handler that has not read the body ends when its peer shuts down the sending side: the rest of
+/// the body cannot arrive.
 pub async fn a_half_close_is_noticed_before_the_body_is_read<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());

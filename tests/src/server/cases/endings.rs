@@ -1,10 +1,10 @@
 //! Connections that end after a response: the response announces it, and arrives.
 
-use super::{begin, begin_with, limits, promises};
+use super::{begin, begin_with, limits, server_timeouts};
 use crate::server::app::pattern;
 use crate::server::bench::{Bench, Got, Served};
 use crate::server::peer::Peer;
-use crate::server::promises::Promises;
+use crate::server::server_timeouts::ServerTimeouts;
 use peregrine::Limits;
 use std::time::Duration;
 
@@ -145,8 +145,8 @@ pub async fn a_413_arrives_after_megabytes<B: Bench>(bench: &B) {
 /// A peer that sends the rest of its body slowly gets the response once it has sent it.
 pub async fn a_response_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { linger: Duration::from_secs(1), ..promises() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { linger: Duration::from_secs(1), ..server_timeouts() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let mut peer = Peer::new(server.connect());
     peer.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
     for _ in 0..15 {
@@ -164,8 +164,8 @@ pub async fn a_response_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) 
 /// it had sent.
 pub async fn a_peer_that_stops_sending_is_disconnected<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { linger: Duration::from_secs(1), ..promises() };
-    let limits = Limits { head_timeout: Duration::from_secs(1), ..promises.limits() };
+    let timeouts = ServerTimeouts { linger: Duration::from_secs(1), ..server_timeouts() };
+    let limits = Limits { head_timeout: Duration::from_secs(1), ..timeouts.limits() };
     for (request, status) in [
         ("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nbegin", 404),
         ("GET /hello HTTP/1.1\r\nHost: a\r\n", 408),
@@ -180,7 +180,7 @@ pub async fn a_peer_that_stops_sending_is_disconnected<B: Bench>(bench: &B) {
         server.shut_down();
         server.ended().await;
         let elapsed = bench.now() - start;
-        let elapsed_max = promises.linger + Duration::from_millis(200);
+        let elapsed_max = timeouts.linger + Duration::from_millis(200);
         assert!(!bench.is_virtual() || elapsed <= elapsed_max, "{request:?}: {elapsed:?}");
         drop(peer);
     }

@@ -1,12 +1,12 @@
 //! Event streams, and rules for all streams whose producers pause.
 
-use super::{limits, promises};
+use super::{limits, server_timeouts};
 use crate::server::app::Shared;
 use crate::server::bench::{Bench, Outcome, Served};
 use crate::server::events::{Reader, WAYS};
 use crate::server::peer::Peer;
-use crate::server::promises::Promises;
 use crate::server::secure::server_tls;
+use crate::server::server_timeouts::ServerTimeouts;
 use crate::server::simulated::SimulatedBench;
 use crate::server::streams::Streams;
 use peregrine::Limits;
@@ -175,8 +175,8 @@ pub async fn a_close_is_noticed_on_a_quiet_event_stream<B: Bench>(bench: &B) {
 /// No events are produced for a reader that does not read, and eventually it is disconnected.
 pub async fn a_reader_that_does_not_read_events_blocks_the_producer<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: Duration::from_secs(1), ..promises() };
-    let (server, shared) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: Duration::from_secs(1), ..server_timeouts() };
+    let (server, shared) = begin_with(bench, timeouts.limits());
     let mut peers = Vec::new();
     let mut clients = Vec::new();
     for path in ["/events/endless", "/events/flood"] {
@@ -200,7 +200,7 @@ pub async fn a_reader_that_does_not_read_events_blocks_the_producer<B: Bench>(be
 
 /// A stream without events stays open for hours, because the server is not waiting for its reader.
 pub async fn an_event_stream_without_events_stays_open_for_hours(bench: &SimulatedBench) {
-    let (server, shared) = begin_with(bench, promises().limits());
+    let (server, shared) = begin_with(bench, server_timeouts().limits());
     for (index, way) in WAYS.into_iter().enumerate() {
         let mut reader = Reader::begin::<SimulatedBench>(&server, way, "/events/quiet").await;
         for number in 1..=3 {
@@ -217,7 +217,7 @@ pub async fn an_event_stream_without_events_stays_open_for_hours(bench: &Simulat
 /// A silent stream sends a comment every 15 s for hours, without help from its handler.
 pub async fn a_silent_event_stream_sends_comments_for_hours(bench: &SimulatedBench) {
     bench.calm();
-    let (server, shared) = begin_with(bench, promises().limits());
+    let (server, shared) = begin_with(bench, server_timeouts().limits());
     for (index, way) in WAYS.into_iter().enumerate() {
         let mut reader = Reader::begin::<SimulatedBench>(&server, way, "/events/gated").await;
         for number in 1..=3 {
@@ -249,7 +249,7 @@ pub async fn a_silent_event_stream_sends_comments_for_hours(bench: &SimulatedBen
 /// hours.
 pub async fn an_event_reader_with_late_window_updates_is_served_for_hours(bench: &SimulatedBench) {
     bench.calm();
-    let (server, _) = begin_with(bench, promises().limits());
+    let (server, _) = begin_with(bench, server_timeouts().limits());
     let settings = [(setting_id::INITIAL_WINDOW_SIZE, 2)];
     let mut client = Streams::with_settings(server.connect(), &settings);
     client.keep_windows_shut();
@@ -271,7 +271,7 @@ pub async fn an_event_reader_with_late_window_updates_is_served_for_hours(bench:
 /// A reader that does not even read the comments is disconnected by the minimum rate.
 pub async fn a_reader_that_does_not_read_comments_is_disconnected(bench: &SimulatedBench) {
     bench.calm_with(SocketBuffers::with_size(500));
-    let (server, shared) = begin_with(bench, promises().limits());
+    let (server, shared) = begin_with(bench, server_timeouts().limits());
     // The head and some comments fit; then the pipe is full.
     let mut peer = Peer::new(server.connect());
     peer.get("/events/gated");
@@ -300,7 +300,7 @@ pub async fn a_reader_that_does_not_read_comments_is_disconnected(bench: &Simula
 /// comments fit in its windows.
 pub async fn a_vanished_event_reader_is_disconnected(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
-    let limits = promises().limits();
+    let limits = server_timeouts().limits();
     let time =
         limits.http2.keep_alive_interval.expect("pings are enabled") + limits.transfer_rate_grace;
     let (server, shared) = begin_with(bench, limits);
@@ -319,7 +319,8 @@ pub async fn a_vanished_event_reader_is_disconnected(bench: &SimulatedBench) {
 /// A server in its lame-duck period keeps sending events.
 pub async fn event_streams_continue_in_the_lame_duck_phase(bench: &SimulatedBench) {
     let lame_duck_period = Duration::from_secs(10);
-    let (server, shared) = begin_with(bench, Promises { lame_duck_period, ..promises() }.limits());
+    let (server, shared) =
+        begin_with(bench, ServerTimeouts { lame_duck_period, ..server_timeouts() }.limits());
     let mut readers = Vec::new();
     for way in WAYS {
         readers.push(Reader::begin::<SimulatedBench>(&server, way, "/events/quiet").await);

@@ -2,7 +2,7 @@
 
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
-use crate::server::promises::Promises;
+use crate::server::server_timeouts::ServerTimeouts;
 use crate::server::simulated::{SimulatedBench, SimulatedServer};
 use peregrine::Limits;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const FIRST_BYTE: Duration = Duration::from_secs(30);
 fn begin(bench: &SimulatedBench) -> (SimulatedServer, crate::server::app::Shared) {
     bench.calm();
     let limits = Limits { first_byte_timeout: FIRST_BYTE, ..Limits::default() };
-    super::begin_with(bench, Promises { limits, ..Promises::default() }.limits())
+    super::begin_with(bench, ServerTimeouts { limits, ..ServerTimeouts::default() }.limits())
 }
 
 /// A silent connection is closed when its timeout expires, and not before.

@@ -31,22 +31,26 @@ pub mod websockets;
 
 use crate::server::app::Shared;
 use crate::server::bench::Bench;
-use crate::server::promises::Promises;
+use crate::server::server_timeouts::ServerTimeouts;
 use peregrine::Limits;
 use std::time::Duration;
 
 /// Timeouts long enough that nothing expires within a case.
-fn promises() -> Promises {
+fn server_timeouts() -> ServerTimeouts {
     let shutdown_timeout = Duration::from_secs(20);
-    Promises { limits: Limits { shutdown_timeout, ..Limits::default() }, ..Promises::default() }
+    ServerTimeouts {
+        limits: Limits { shutdown_timeout, ..Limits::default() },
+        ..ServerTimeouts::default()
+    }
 }
 
 /// The limits that correspond to these timeouts.
 fn limits() -> Limits {
-    promises().limits()
+    server_timeouts().limits()
 }
 
-/// The same for clients that shut down their sending side and still wait for a response.
+/// These limits, with support for clients that shut down their sending side and still wait for a
+/// response.
 fn half_close() -> Limits {
     let mut limits = limits();
     limits.http1.half_close = true;
@@ -58,7 +62,7 @@ fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
     begin_with(bench, limits())
 }
 
-/// The same with these limits.
+/// A server with the application of all cases and these limits.
 fn begin_with<B: Bench>(bench: &B, limits: Limits) -> (B::Server, Shared) {
     let shared = Shared::default();
     (bench.start(limits, None, shared.app()), shared)

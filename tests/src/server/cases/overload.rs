@@ -2,7 +2,7 @@
 
 use super::limits;
 use crate::server::app::Shared;
-use crate::server::bench::{Bench, Gate, Outcome, Served};
+use crate::server::bench::{Bench, Outcome, Served, ServerOptions};
 use crate::server::callers::header;
 use crate::server::client::{Length, Way};
 use crate::server::events;
@@ -375,8 +375,8 @@ pub async fn too_many_requests_of_a_client_get_a_429<B: Bench>(bench: &B) {
     for way in [Way::HTTP1, Way::HTTP2] {
         let shared = Shared::default();
         let proxies = Some(TrustedProxies::hops(1));
-        let gate = Gate { proxies, ..Gate::default() };
-        let server = bench.start_behind(gate, with(overload.clone()), None, app(&shared));
+        let server_options = ServerOptions { proxies, ..ServerOptions::default() };
+        let server = bench.start_behind(server_options, with(overload.clone()), None, app(&shared));
         let from = |address: &'static str| [("x-forwarded-for", address)];
         let mut waiting = Vec::new();
         for address in ["192.0.2.1", "192.0.2.1", "2001:db8::1", "2001:db8::2"] {
@@ -439,8 +439,9 @@ pub async fn connections_of_a_client_beyond_the_limit_are_reset<B: Bench>(bench:
     let outcome = ended(server).await;
     assert_eq!((outcome.snapshot.accepted, outcome.endings()), (3, vec![]));
 
-    let gate = Gate { proxies: Some(TrustedProxies::hops(1)), ..Gate::default() };
-    let server = bench.start_behind(gate, with(overload), None, Shared::default().app());
+    let server_options =
+        ServerOptions { proxies: Some(TrustedProxies::hops(1)), ..ServerOptions::default() };
+    let server = bench.start_behind(server_options, with(overload), None, Shared::default().app());
     let mut peers: Vec<_> = (0..5).map(|_| Peer::new(server.connect())).collect();
     for peer in &mut peers {
         peer.expect_alive().await;
@@ -453,10 +454,11 @@ pub async fn connections_of_a_client_beyond_the_limit_are_reset<B: Bench>(bench:
 pub async fn forwarded_client_addresses_count_for_the_limit<B: Bench>(bench: &B) {
     bench.calm();
     let settings = ProxyProtocol::required().trust(["0.0.0.0/0", "::/0", "unix:"]);
-    let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
+    let server_options =
+        ServerOptions { proxy_protocol: Some(settings), ..ServerOptions::default() };
     let overload =
         OverloadLimits { connections_per_client_max: Some(1), ..OverloadLimits::default() };
-    let server = bench.start_behind(gate, with(overload), None, Shared::default().app());
+    let server = bench.start_behind(server_options, with(overload), None, Shared::default().app());
     let header = |source: &str| {
         let source = source.parse().expect("an address");
         header::proxied(source, source, &[])

@@ -3,11 +3,11 @@
 
 use super::begin_with;
 use crate::server::app::{Shared, pattern};
-use crate::server::bench::{Bench, Gate, PATIENCE, Served, Wire};
+use crate::server::bench::{Bench, PATIENCE, Served, ServerOptions, Wire};
 use crate::server::callers::header;
 use crate::server::peer::Peer;
-use crate::server::promises::Promises;
 use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
+use crate::server::server_timeouts::ServerTimeouts;
 use crate::server::simulated::{LARGE, SimulatedBench};
 use crate::server::streams::Streams;
 use peregrine::{Http2Limits, Limits, ProxyProtocol};
@@ -17,17 +17,17 @@ use peregrine_tls::rustls::ClientConfig;
 use std::sync::Arc;
 use std::time::Duration;
 
-fn promises() -> Promises {
+fn server_timeouts() -> ServerTimeouts {
     let limits = Limits { body_bytes_max: 1 << 30, ..Limits::default() };
-    Promises { limits, ..Promises::default() }
+    ServerTimeouts { limits, ..ServerTimeouts::default() }
 }
 
 /// An upload may take an hour at any rate above the minimum.
 pub async fn a_steady_upload_may_take_hours(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
-    let promises = promises();
-    let (server, _) = begin_with(bench, promises.limits());
-    for (rate, seconds) in [(promises.transfer_rate_min + 20, 3_600), (1_000, 600), (50_000, 120)] {
+    let timeouts = server_timeouts();
+    let (server, _) = begin_with(bench, timeouts.limits());
+    for (rate, seconds) in [(timeouts.transfer_rate_min + 20, 3_600), (1_000, 600), (50_000, 120)] {
         let mut peer = Peer::new(server.connect());
         let piece = usize::try_from(rate).expect("the value is small") * 5;
         let pieces = seconds / 5;
@@ -50,7 +50,7 @@ pub async fn a_steady_upload_may_take_hours(bench: &SimulatedBench) {
 /// sees the server's PING long after it was sent.
 pub async fn a_slow_reader_with_a_large_window_may_be_silent(bench: &SimulatedBench) {
     bench.calm_with(SocketBuffers::with_size(20_000));
-    let (server, _) = begin_with(bench, promises().limits());
+    let (server, _) = begin_with(bench, server_timeouts().limits());
     let settings = [(setting_id::INITIAL_WINDOW_SIZE, 1 << 30)];
     let mut client = Streams::with_settings(server.connect(), &settings);
     let mut more = Vec::new();
@@ -72,8 +72,8 @@ pub async fn a_slow_reader_with_a_large_window_may_be_silent(bench: &SimulatedBe
 /// bytes arrived before.
 pub async fn an_upload_below_the_minimum_rate_is_a_408(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
-    let promises = promises();
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = server_timeouts();
+    let (server, _) = begin_with(bench, timeouts.limits());
     for head_start in [0, 100_000, 1_000_000] {
         let mut peer = Peer::new(server.connect());
         peer.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n");
@@ -88,21 +88,21 @@ pub async fn an_upload_below_the_minimum_rate_is_a_408(bench: &SimulatedBench) {
         }
         let elapsed = bench.now() - start;
         assert_eq!(peer.reply().await.status, 408, "after {head_start} bytes and {elapsed:?}");
-        let window = promises.rate_window;
+        let window = timeouts.rate_window;
         assert!(elapsed >= window && elapsed <= 2 * window, "after {head_start}: {elapsed:?}");
     }
     server.shut_down();
     server.ended().await;
 }
 
-/// The same over HTTP/2, whatever used up the windows: padding, which the handler does not consume,
-/// or announced content that does not arrive.
+/// An HTTP/2 upload whose client stops sending times out, whatever used up the windows: padding,
+/// which the handler does not consume, or announced content that does not arrive.
 pub async fn a_silent_upload_times_out_with_any_window(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
-    let promises = promises();
+    let timeouts = server_timeouts();
     let window = 16_384;
     let http2 = Http2Limits { initial_stream_window: window, ..Http2Limits::default() };
-    let limits = Limits { http2, ..promises.limits() };
+    let limits = Limits { http2, ..timeouts.limits() };
     let (server, _) = begin_with(bench, limits);
     let padding = [255; 256];
     let frames = (window / 256) as usize;
@@ -122,7 +122,7 @@ pub async fn a_silent_upload_times_out_with_any_window(bench: &SimulatedBench) {
         let response = client.answer(id).await;
         let elapsed = bench.now() - start;
         assert_eq!(response.status(), 408, "after {sent}");
-        let elapsed_max = promises.rate_window * 9 / 8 + Duration::from_millis(500);
+        let elapsed_max = timeouts.rate_window * 9 / 8 + Duration::from_millis(500);
         assert!(elapsed <= elapsed_max, "after {sent}: {elapsed:?}");
     }
     server.shut_down();
@@ -133,9 +133,9 @@ pub async fn a_silent_upload_times_out_with_any_window(bench: &SimulatedBench) {
 /// not.
 pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
-    let promises = promises();
+    let timeouts = server_timeouts();
     let app = Shared::default().app();
-    let server = bench.start(promises.limits(), Some(server_tls()), app);
+    let server = bench.start(timeouts.limits(), Some(server_tls()), app);
     let mut config = ClientConfig::clone(&client_config(VERSIONS[0]));
     config.alpn_protocols = vec![b"h2".to_vec()];
     let mut wire = Secure::new(server.connect_secure(), &Arc::new(config));
@@ -163,7 +163,7 @@ pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench)
         // 27 bytes each.
         (0..12).for_each(|_| peer.wire().renew_keys());
         bench.sleep(Duration::from_secs(1)).await;
-        assert!(bench.now() - start < 2 * promises.rate_window, "the upload is aborted in time");
+        assert!(bench.now() - start < 2 * timeouts.rate_window, "the upload is aborted in time");
     }
     assert_eq!(peer.reply().await.status, 408);
     drop(peer);
@@ -174,11 +174,12 @@ pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench)
 /// Bytes of a PROXY header do not count towards the upload either.
 pub async fn a_proxy_header_before_tls_is_not_content(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
-    let promises = Promises { rate_window: Duration::from_secs(5), ..promises() };
+    let timeouts = ServerTimeouts { rate_window: Duration::from_secs(5), ..server_timeouts() };
     let settings = ProxyProtocol::required().trust(["0.0.0.0/0", "::/0", "unix:"]);
-    let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
+    let server_options =
+        ServerOptions { proxy_protocol: Some(settings), ..ServerOptions::default() };
     let app = Shared::default().app();
-    let server = bench.start_behind(gate, promises.limits(), Some(server_tls()), app);
+    let server = bench.start_behind(server_options, timeouts.limits(), Some(server_tls()), app);
     let source = "192.0.2.1:1".parse().expect("an address");
     let mut wire = server.connect_secure();
     wire.send(&header::proxied(source, source, &header::value(0x04, &[0; 3_500])));
@@ -201,12 +202,12 @@ pub async fn a_proxy_header_before_tls_is_not_content(bench: &SimulatedBench) {
 pub async fn a_peer_that_becomes_silent_is_noticed_in_time(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let idle = Duration::from_secs(20);
-    let promises = Promises { upgrade_idle: Some(idle), ..promises() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { upgrade_idle: Some(idle), ..server_timeouts() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let uploads = [
         (
             "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n",
-            promises.rate_window,
+            timeouts.rate_window,
         ),
         (
             "POST /echo-stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
@@ -236,11 +237,11 @@ pub async fn a_peer_that_becomes_silent_is_noticed_in_time(bench: &SimulatedBenc
 /// A reader that reads a response slowly, but above the minimum rate, gets all of it.
 pub async fn a_slow_but_steady_reader_gets_the_complete_response(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
-    let promises = promises();
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = server_timeouts();
+    let (server, _) = begin_with(bench, timeouts.limits());
     let length = 400_000;
-    let rate = promises.transfer_rate_min
-        + LARGE.progress_step_max() as u64 / promises.rate_window.as_secs();
+    let rate = timeouts.transfer_rate_min
+        + LARGE.progress_step_max() as u64 / timeouts.rate_window.as_secs();
     for rate in [rate + 200, 20_000] {
         let mut peer = Peer::new(server.connect());
         peer.get(&format!("/large/{length}"));
@@ -252,13 +253,14 @@ pub async fn a_slow_but_steady_reader_gets_the_complete_response(bench: &Simulat
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// The same with a kernel that buffers megabytes: the socket becomes writable only after much of
-/// the buffer has drained, which is not the reader's fault.
+/// A slow reader gets the complete response even if the kernel buffers megabytes: the socket
+/// becomes writable only after much of the buffer has drained, which is not the reader's fault.
 pub async fn a_slow_reader_behind_large_buffers_gets_the_complete_response<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(2);
-    let promises = Promises { transfer_rate_min: 1, rate_window: window, ..Promises::default() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts =
+        ServerTimeouts { transfer_rate_min: 1, rate_window: window, ..ServerTimeouts::default() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let length = 6_000_000;
     let mut peer = Peer::new(server.connect());
     peer.get(&format!("/large/{length}"));
@@ -273,8 +275,8 @@ pub async fn a_slow_reader_behind_large_buffers_gets_the_complete_response<B: Be
 pub async fn disconnected_peers_leave_no_unsent_data_in_the_kernel<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(1);
-    let promises = Promises { rate_window: window, ..Promises::default() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: window, ..ServerTimeouts::default() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let peers: Vec<_> = (0..20)
         .map(|number| {
             let mut peer = Peer::new(server.connect());
@@ -296,8 +298,8 @@ pub async fn disconnected_peers_leave_no_unsent_data_in_the_kernel<B: Bench>(ben
 pub async fn a_peer_that_does_not_read_small_responses_is_disconnected<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(1);
-    let promises = Promises { rate_window: window, ..Promises::default() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: window, ..ServerTimeouts::default() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let mut peer = Peer::new(server.connect());
     // One at a time, so that no two share a write; altogether more than the kernel buffers.
     for _ in 0..2_000 {
@@ -315,7 +317,7 @@ pub async fn a_peer_that_does_not_read_small_responses_is_disconnected<B: Bench>
 /// kernel's buffer, even though the connection ends after the last.
 pub async fn a_peer_that_pauses_before_the_end_gets_every_response<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
-    let (server, _) = begin_with(bench, Promises::default().limits());
+    let (server, _) = begin_with(bench, ServerTimeouts::default().limits());
     // For some of these counts, the last response fits in the buffer only partly.
     for count in 16..48 {
         for closes in [false, true] {
@@ -364,8 +366,8 @@ async fn peers_with_unread_responses<S: Served, B: Bench<Server = S>>(
 pub async fn a_peer_that_read_late_has_the_full_idle_timeout<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(1);
-    let promises = Promises { rate_window: window, ..Promises::default() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: window, ..ServerTimeouts::default() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let peers = peers_with_unread_responses(bench, &server).await;
     bench.sleep(3 * window).await;
     server.shut_down();
@@ -390,8 +392,8 @@ pub async fn a_peer_that_read_late_has_the_full_idle_timeout<B: Bench>(bench: &B
 async fn count_of_open_peers_with_most_responses<B: Bench>(bench: &B, count: usize) -> usize {
     let idle = Duration::from_secs(4);
     let limits = Limits { idle_timeout: idle, ..Limits::default() };
-    let promises = Promises { limits, rate_window: 6 * idle, ..Promises::default() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { limits, rate_window: 6 * idle, ..ServerTimeouts::default() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let mut peers = peers_with_unread_responses(bench, &server).await;
     bench.sleep(idle * 3 / 4).await;
     for (count, peer) in &mut peers {
@@ -417,8 +419,8 @@ async fn count_of_open_peers_with_most_responses<B: Bench>(bench: &B, count: usi
 pub async fn measurements_of_the_previous_peer_do_not_count<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(4);
-    let promises = Promises { rate_window: window, ..Promises::default() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: window, ..ServerTimeouts::default() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let slow: Vec<_> = (0..40)
         .map(|_| {
             let mut peer = Peer::new(server.connect());

@@ -1,11 +1,11 @@
 //! Streamed responses, and slow readers.
 
-use super::{begin, begin_with, half_close, promises};
+use super::{begin, begin_with, half_close, server_timeouts};
 use crate::server::app::pattern;
 use crate::server::bench::{Bench, Got, Served};
 use crate::server::peer::Peer;
-use crate::server::promises::Promises;
 use crate::server::reply::Framing;
+use crate::server::server_timeouts::ServerTimeouts;
 use std::time::Duration;
 
 /// A stream is sent in chunks, and the connection stays open after it.
@@ -47,8 +47,8 @@ pub async fn a_large_response_arrives_complete<B: Bench>(bench: &B) {
 /// is closed.
 pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: Duration::from_secs(2), ..promises() };
-    let (server, shared) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: Duration::from_secs(2), ..server_timeouts() };
+    let (server, shared) = begin_with(bench, timeouts.limits());
     let mut peer = Peer::new(server.connect());
     peer.get("/endless");
     peer.expect("HTTP/1.1 200 OK").await;
@@ -64,8 +64,8 @@ pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
 /// A slow reader is not a stalled one: it is served as long as it reads.
 pub async fn a_slow_reader_is_served<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: Duration::from_secs(2), ..promises() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: Duration::from_secs(2), ..server_timeouts() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let mut peer = Peer::new(server.connect());
     let length = bench.large(if bench.is_virtual() { 150_000 } else { 3_000_000 });
     peer.get(&format!("/large/{length}"));

@@ -1,12 +1,12 @@
 //! Handlers that are marked to run to completion, however their connection ends, and what their
 //! panics may affect.
 
-use super::{begin, begin_with, limits, promises};
+use super::{begin, begin_with, limits, server_timeouts};
 use crate::server::app::{Shared, pattern};
 use crate::server::bench::{Bench, PATIENCE, Served};
 use crate::server::peer::Peer;
-use crate::server::promises::Promises;
 use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
+use crate::server::server_timeouts::ServerTimeouts;
 use crate::server::simulated::SimulatedBench;
 use peregrine::Limits;
 use peregrine_driver_sim::SocketBuffers;
@@ -62,8 +62,8 @@ pub async fn a_tls_error_does_not_cancel_a_run_to_completion_handler<B: Bench>(b
 pub async fn a_stalled_write_does_not_cancel_a_run_to_completion_handler(bench: &SimulatedBench) {
     bench.calm_with(SocketBuffers::with_size(5_000));
     let window = Duration::from_secs(5);
-    let promises = Promises { rate_window: window, ..promises() };
-    let (server, shared) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: window, ..server_timeouts() };
+    let (server, shared) = begin_with(bench, timeouts.limits());
     let mut peer = Peer::new(server.connect());
     peer.get("/large/30000");
     peer.get("/wait-to-end");
@@ -84,8 +84,8 @@ fn upgrade_to(path: &str) -> String {
 pub async fn a_silent_upgraded_connection_is_closed<B: Bench>(bench: &B) {
     bench.calm();
     let idle = Duration::from_secs(1);
-    let promises = Promises { upgrade_idle: Some(idle), ..promises() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { upgrade_idle: Some(idle), ..server_timeouts() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let mut peer = Peer::new(server.connect());
     peer.send(upgrade_to("/upgrade"));
     assert_eq!(peer.reply().await.status, 101);

@@ -182,7 +182,7 @@ pub async fn garbage_instead_of_tls_affects_no_other_connection<B: Bench>(bench:
             received.escape_ascii()
         );
     }
-    // The same in the middle of a connection.
+    // Garbage after the handshake affects no other connection either.
     let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
     wire.shake_hands(PATIENCE).await;
     wire.send_raw(&[0x17, 0x03, 0x03, 0x00, 0x20]);

@@ -4,7 +4,7 @@ use super::{begin, begin_with, limits};
 use crate::server::app::Shared;
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
-use crate::server::promises::Promises;
+use crate::server::server_timeouts::ServerTimeouts;
 use peregrine::Limits;
 use std::time::Duration;
 
@@ -198,16 +198,16 @@ pub async fn a_shutdown_phase_may_be_unlimited<B: Bench>(bench: &B) {
         background_task_timeout: unlimited,
         ..Limits::default()
     };
-    let promises = Promises {
+    let timeouts = ServerTimeouts {
         limits,
         rate_window: unlimited,
         linger: unlimited,
         linger_time_max: unlimited,
         upgrade_idle: Some(unlimited),
         exchange: Some(unlimited),
-        ..Promises::default()
+        ..ServerTimeouts::default()
     };
-    let (server, shared) = begin_with(bench, promises.limits());
+    let (server, shared) = begin_with(bench, timeouts.limits());
     leave_work(bench, &server, &shared, &["/leave-task"]).await;
     let mut uploader = Peer::new(server.connect());
     uploader.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");

@@ -3,12 +3,12 @@
 //! In the simulator the times are exact, up to the resolution of the server's timers. On a kernel
 //! the cases assert only what holds on a busy machine: nothing ends too early.
 
-use super::{begin_with, limits, promises};
+use super::{begin_with, limits, server_timeouts};
 use crate::server::bench::{Bench, Got, Served};
 use crate::server::peer::Peer;
-use crate::server::promises::Promises;
 use crate::server::reply::Reply;
 use crate::server::secure::server_tls;
+use crate::server::server_timeouts::ServerTimeouts;
 use crate::server::simulated::SimulatedBench;
 use crate::server::streams::Streams;
 use peregrine::Limits;
@@ -88,8 +88,9 @@ pub async fn a_slow_head_is_a_408<B: Bench>(bench: &B) {
 /// When a body stalls, its reader gets a 408.
 pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: SHORT, transfer_rate_min: 1000, ..promises() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts =
+        ServerTimeouts { rate_window: SHORT, transfer_rate_min: 1000, ..server_timeouts() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let mut peer = Peer::new(server.connect());
     let start = bench.now();
     peer.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n");
@@ -126,8 +127,9 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
 /// The time during which a handler does not read does not count against its client.
 pub async fn a_body_does_not_time_out_while_it_is_not_read<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: SHORT, transfer_rate_min: 1_000_000, ..promises() };
-    let (server, shared) = begin_with(bench, promises.limits());
+    let timeouts =
+        ServerTimeouts { rate_window: SHORT, transfer_rate_min: 1_000_000, ..server_timeouts() };
+    let (server, shared) = begin_with(bench, timeouts.limits());
     let mut peer = Peer::new(server.connect());
     peer.send("POST /ignore-after-wait HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
     bench.wait_until("the handler waits", || shared.started.get() == 1).await;
@@ -144,8 +146,8 @@ pub async fn a_body_does_not_time_out_while_it_is_not_read<B: Bench>(bench: &B) 
 /// A client that never sends the rest of an unread body is disconnected.
 pub async fn an_unread_body_must_arrive_soon<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: SHORT, ..promises() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: SHORT, ..server_timeouts() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let start = bench.now();
     let mut peer = Peer::new(server.connect());
     peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
@@ -238,8 +240,8 @@ pub async fn the_timeout_of_a_route_applies<B: Bench>(bench: &B) {
 /// A stalled reader is disconnected within one window after the last bytes it read.
 pub async fn a_stalled_reader_is_disconnected_in_time<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: SHORT, ..promises() };
-    let (server, shared) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: SHORT, ..server_timeouts() };
+    let (server, shared) = begin_with(bench, timeouts.limits());
     let start = bench.now();
     let mut peer = Peer::new(server.connect());
     peer.get("/endless");
@@ -253,8 +255,8 @@ pub async fn a_stalled_reader_is_disconnected_in_time<B: Bench>(bench: &B) {
 /// Once the response has started, the client may be silent indefinitely, as over HTTP/2.
 pub async fn a_bidirectional_stream_may_be_silent<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: SHORT, ..promises() };
-    let (server, _) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: SHORT, ..server_timeouts() };
+    let (server, _) = begin_with(bench, timeouts.limits());
     let mut peer = Peer::new(server.connect());
     peer.send("POST /echo-stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     for count in 0..3 {
@@ -276,8 +278,10 @@ pub async fn a_bidirectional_stream_may_be_silent<B: Bench>(bench: &B) {
 /// A conversation that is silent in both directions ends like an idle upgraded connection.
 pub async fn a_dead_bidirectional_stream_is_ended<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, _) =
-        begin_with(bench, Limits { upgraded_idle_timeout: Some(SHORT), ..promises().limits() });
+    let (server, _) = begin_with(
+        bench,
+        Limits { upgraded_idle_timeout: Some(SHORT), ..server_timeouts().limits() },
+    );
     let mut peer = Peer::new(server.connect());
     peer.send("POST /echo-stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     for _ in 0..5 {

@@ -3,7 +3,7 @@
 use super::{begin, begin_with, limits};
 use crate::server::app::pattern;
 use crate::server::bench::{Bench, Served, Wire};
-use crate::server::promises::Promises;
+use crate::server::server_timeouts::ServerTimeouts;
 use crate::server::streams::Streams;
 use peregrine::{Http2Limits, Limits};
 use std::time::Duration;
@@ -148,8 +148,8 @@ pub async fn a_tunnel_has_its_own_idle_timeout<B: Bench>(bench: &B) {
         transfer_rate_grace: request_timeout,
         ..limits()
     };
-    let promises = Promises { upgrade_idle: Some(idle), ..Promises::default() };
-    let limits = Limits { upgraded_idle_timeout: promises.upgrade_idle, ..limits };
+    let timeouts = ServerTimeouts { upgrade_idle: Some(idle), ..ServerTimeouts::default() };
+    let limits = Limits { upgraded_idle_timeout: timeouts.upgrade_idle, ..limits };
     let (server, _) = begin_with(bench, limits);
     let mut client = Streams::new(server.connect());
     let id = request_protocol(&mut client, "/upgrade");

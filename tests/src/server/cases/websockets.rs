@@ -1,11 +1,11 @@
 //! WebSockets over every protocol.
 
-use super::{limits, promises};
+use super::{limits, server_timeouts};
 use crate::server::app::{Shared, pattern};
 use crate::server::bench::{Bench, Outcome, Served};
 use crate::server::events::WAYS;
-use crate::server::promises::Promises;
 use crate::server::secure::server_tls;
+use crate::server::server_timeouts::ServerTimeouts;
 use crate::server::simulated::SimulatedBench;
 use crate::server::websockets::{Said, Socket};
 use peregrine::Limits;
@@ -247,8 +247,8 @@ pub async fn a_panic_of_the_handler_closes_with_1011<B: Bench>(bench: &B) {
 /// A peer that does not read stalls the handler, and is disconnected by the minimum rate.
 pub async fn a_peer_that_does_not_read_blocks_the_handler_and_is_disconnected<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: Duration::from_secs(1), ..promises() };
-    let (server, shared) = begin_with(bench, promises.limits());
+    let timeouts = ServerTimeouts { rate_window: Duration::from_secs(1), ..server_timeouts() };
+    let (server, shared) = begin_with(bench, timeouts.limits());
     let mut sockets = Vec::new();
     for way in WAYS {
         let mut socket = Socket::open::<B>(&server, way, "/ws/flood").await;
@@ -408,7 +408,7 @@ pub async fn peers_may_disconnect_at_any_time<B: Bench>(bench: &B) {
 /// The server pings a silent peer for hours, without help from the handler.
 pub async fn a_peer_that_answers_may_be_silent_for_hours(bench: &SimulatedBench) {
     bench.calm();
-    let (server, shared) = begin_with(bench, promises().limits());
+    let (server, shared) = begin_with(bench, server_timeouts().limits());
     for way in WAYS {
         for path in ["/ws/quiet", "/ws/echo", "/ws/listen"] {
             let mut socket = Socket::open::<SimulatedBench>(&server, way, path).await;
@@ -428,7 +428,7 @@ pub async fn a_peer_that_answers_may_be_silent_for_hours(bench: &SimulatedBench)
 /// does.
 pub async fn a_dead_peer_is_noticed(bench: &SimulatedBench) {
     bench.calm();
-    let (server, shared) = begin_with(bench, promises().limits());
+    let (server, shared) = begin_with(bench, server_timeouts().limits());
     for (index, way) in WAYS.into_iter().enumerate() {
         for (path, handler_reads) in [("/ws/quiet", false), ("/ws/echo", true)] {
             let mut socket = Socket::open::<SimulatedBench>(&server, way, path).await;
@@ -461,7 +461,7 @@ pub async fn a_dead_peer_is_noticed(bench: &SimulatedBench) {
 /// A peer is not treated as dead while the handler does not read.
 pub async fn a_peer_whose_messages_are_not_read_is_not_dead(bench: &SimulatedBench) {
     bench.calm();
-    let (server, shared) = begin_with(bench, promises().limits());
+    let (server, shared) = begin_with(bench, server_timeouts().limits());
     for way in WAYS {
         let mut socket = Socket::open::<SimulatedBench>(&server, way, "/ws/quiet").await;
         for _ in 0..2 {
@@ -477,7 +477,7 @@ pub async fn a_peer_whose_messages_are_not_read_is_not_dead(bench: &SimulatedBen
 /// A peer that does not answer a Close frame is disconnected in time.
 pub async fn the_wait_for_a_close_frame_is_limited(bench: &SimulatedBench) {
     bench.calm();
-    let (server, shared) = begin_with(bench, promises().limits());
+    let (server, shared) = begin_with(bench, server_timeouts().limits());
     for way in WAYS {
         let mut socket = Socket::open::<SimulatedBench>(&server, way, "/ws/close/1000").await;
         socket.is_dumb = true;
@@ -496,7 +496,8 @@ pub async fn the_wait_for_a_close_frame_is_limited(bench: &SimulatedBench) {
 /// During the lame-duck period WebSockets continue until the drain.
 pub async fn websockets_continue_in_the_lame_duck_phase(bench: &SimulatedBench) {
     let lame_duck_period = Duration::from_secs(10);
-    let (server, _) = begin_with(bench, Promises { lame_duck_period, ..promises() }.limits());
+    let (server, _) =
+        begin_with(bench, ServerTimeouts { lame_duck_period, ..server_timeouts() }.limits());
     let mut sockets = Vec::new();
     for way in WAYS {
         sockets.push(Socket::open::<SimulatedBench>(&server, way, "/ws/echo").await);

@@ -26,12 +26,12 @@ impl Flow {
     /// A flow that takes up to an hour and keeps the minimum rate in every window, barely or by
     /// far, although `progress_step` bytes may move late.
     fn steady(world: &World, sockets: Option<&SocketBuffers>, progress_step: usize) -> Self {
-        let window = world.promises.rate_window;
+        let window = world.timeouts.rate_window;
         let pause = world.choose(&[SECOND / 10, SECOND, window / 4]);
         let duration_max = world.choose(&[SECOND, 100 * SECOND, 3_600 * SECOND]);
         // A piece may arrive one pause late at each end of a window, plus the network delay.
         let counted_time = window - 2 * pause - World::TICK;
-        let bytes_min = (world.promises.transfer_rate_min as f64)
+        let bytes_min = (world.timeouts.transfer_rate_min as f64)
             .mul_add(window.as_secs_f64(), progress_step as f64);
         let rate = bytes_min / counted_time.as_secs_f64() * world.choose(&[1.05, 2.0, 20.0]);
         let piece = (rate * pause.as_secs_f64()).ceil().max(1.0);
@@ -96,7 +96,7 @@ pub(super) async fn uploader(world: Rc<World>) {
         return;
     }
     peer.may_end(peer.now());
-    let window = world.promises.rate_window;
+    let window = world.timeouts.rate_window;
     let due = peer.now() + 2 * window;
     let received = peer.receive_when_due(due, 2 * window).await;
     peer.check_time("the 408", Duration::ZERO..due, 2 * window);
@@ -156,7 +156,7 @@ pub(super) async fn non_reader(world: Rc<World>) {
         }
     }
     // The kernels' buffers take a while to fill, during which the server does not wait.
-    let due = peer.now() + 2 * world.promises.rate_window + SECOND;
+    let due = peer.now() + 2 * world.timeouts.rate_window + SECOND;
     peer.sleep(due + World::TICK - peer.now()).await;
     if !world.is_shutting_down() {
         peer.expect_reset().await;
@@ -174,7 +174,7 @@ pub(super) async fn upgraded(world: Rc<World>) {
     if !peer.expect(101, None, peer.now() + 10 * SECOND).await {
         return;
     }
-    let idle = world.promises.upgrade_idle;
+    let idle = world.timeouts.upgrade_idle;
     let pause_max = idle.map_or(8 * 3_600 * SECOND, |idle| idle - 10 * SECOND);
     for _ in 0..world.network.random_below(8) {
         peer.sleep(world.time(world.choose(&[SECOND, pause_max]))).await;
@@ -183,7 +183,7 @@ pub(super) async fn upgraded(world: Rc<World>) {
             && !peer
                 .expect_delayed_echo(
                     &pattern(flood_bytes),
-                    world.time(world.promises.rate_window / 2),
+                    world.time(world.timeouts.rate_window / 2),
                 )
                 .await
         {

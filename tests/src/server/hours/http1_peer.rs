@@ -174,7 +174,8 @@ impl Http1Peer {
         received
     }
 
-    /// The same, with a pause after each `piece` bytes, even if more arrive at once.
+    /// Like [`receive`](Self::receive), with a pause after each `piece` bytes, even if more arrive
+    /// at once. Does not record the end.
     pub(super) async fn receive_slowly(
         &mut self,
         until: Duration,
@@ -294,7 +295,7 @@ impl Http1Peer {
 
     /// Asserts that the server ends the connection cleanly after a response that announced it.
     pub(super) async fn expect_end_soon(&mut self) {
-        let until = self.now() + self.world.promises.linger_time_max + World::TICK;
+        let until = self.now() + self.world.timeouts.linger_time_max + World::TICK;
         match self.receive(until).await {
             Received::End => {}
             Received::Late => self.record_failure("still open, although the close was announced"),

@@ -207,7 +207,7 @@ impl Http2Peer {
         exchanges: &mut Vec<Exchange>,
         delays_window_updates: bool,
     ) -> bool {
-        let pause = self.world.promises.rate_window / 5;
+        let pause = self.world.timeouts.rate_window / 5;
         let mut window_update_at = self.now() + pause;
         while !exchanges.is_empty() {
             if delays_window_updates && self.now() >= window_update_at {
@@ -289,7 +289,7 @@ pub(super) async fn multiplexer(world: Rc<World>) {
     if delays_window_updates {
         peer.streams.keep_windows_shut();
     }
-    let idle = world.promises.limits.idle_timeout;
+    let idle = world.timeouts.limits.idle_timeout;
     let mut exchanges = Vec::new();
     for _ in 0..1 + world.network.random_below(4) {
         for _ in 0..1 + world.network.random_below(8) {
@@ -348,7 +348,7 @@ pub(super) async fn half_frame(world: Rc<World>) {
     // The settings are acknowledged first.
     while peer.streams.fill(SECOND).await {}
     peer.streams.half_a_head();
-    peer.expect_end(world.promises.limits.head_timeout).await;
+    peer.expect_end(world.timeouts.limits.head_timeout).await;
 }
 
 /// Cancels its requests, as often as the budget allows, and is served meanwhile.
@@ -376,7 +376,7 @@ pub(super) async fn resetter(world: Rc<World>) {
 /// opens the windows, and is served.
 pub(super) async fn closed_windows(world: Rc<World>) {
     let mut peer = Http2Peer::new(&world, "shut", &[(setting_id::INITIAL_WINDOW_SIZE, 0)]);
-    let window = world.promises.rate_window;
+    let window = world.timeouts.rate_window;
     let all: Vec<_> = ["/hello", "/endless", "/large/30000"]
         .into_iter()
         .map(|path| peer.streams.get(path))

@@ -111,7 +111,7 @@ async fn live(driver: Sim) -> (WorkerReport, Rc<World>) {
     let network = driver.network().clone();
     let port = network.bind();
     let world = Rc::new(World::new(&network, port.id()));
-    let limits = world.promises.limits();
+    let limits = world.timeouts.limits();
     let application =
         app::app(world.ledger.clone()).into_built_app().expect("the application is valid");
     let (lifecycle, receiver) = watch::channel(Lifecycle::Serving);
@@ -170,7 +170,7 @@ async fn live(driver: Sim) -> (WorkerReport, Rc<World>) {
 /// Requests the shutdown. Returns the time range in which remaining connections may be aborted: a
 /// blocked worker notices a request only when it continues.
 async fn shut_down(world: &World, lifecycle: &watch::Sender<Lifecycle>) -> Range<Duration> {
-    let timeout = world.promises.limits.shutdown_timeout;
+    let timeout = world.timeouts.limits.shutdown_timeout;
     let abort_at = world.network.now() + timeout;
     world.record_shutdown(abort_at);
     lifecycle.send_replace(Lifecycle::Draining);

@@ -17,14 +17,14 @@ fn roomy() -> Option<SocketBuffers> {
 /// Sends nothing, and is closed when the timeout for the first byte expires.
 pub(super) async fn silent(world: Rc<World>) {
     let mut peer = Http1Peer::new(&world, "silent", roomy());
-    let time = world.promises.limits.first_byte_timeout;
+    let time = world.timeouts.limits.first_byte_timeout;
     peer.expect_end(time).await;
 }
 
 /// Sends half of a head, and perhaps a byte of it now and then: a 408 and the end.
 pub(super) async fn half_head(world: Rc<World>) {
     let mut peer = Http1Peer::new(&world, "half head", roomy());
-    let time = world.promises.limits.head_timeout;
+    let time = world.timeouts.limits.head_timeout;
     let due = peer.now() + time;
     peer.may_end(due.saturating_sub(World::EARLY));
     let head = b"GET /hello HTTP/1.1\r\nHost: a\r\nX-Filler: and so on and so on and so on";
@@ -47,7 +47,7 @@ pub(super) async fn half_head(world: Rc<World>) {
 /// Sends requests with pauses up to the idle timeout, and is closed after it, or disconnects.
 pub(super) async fn patient(world: Rc<World>) {
     let mut peer = Http1Peer::new(&world, "patient", roomy());
-    let idle = world.promises.limits.idle_timeout;
+    let idle = world.timeouts.limits.idle_timeout;
     for round in 0..1 + world.network.random_below(6) {
         let length = world.choose(&[1, 900, 30_000]);
         let (path, body) = match (round + world.network.random_below(3)) % 3 {
@@ -167,9 +167,9 @@ pub(super) async fn unread_upload(world: Rc<World>) {
     ]);
     let status = if request.contains("nowhere") { 404 } else { 405 };
     peer.send(format!("{request}Content-Length: 3000000\r\n\r\n")).await;
-    let pause = world.promises.linger / world.choose(&[2, 20]);
+    let pause = world.timeouts.linger / world.choose(&[2, 20]);
     for _ in 0..world.network.random_below(20) {
-        let bytes_min = world.promises.transfer_rate_min as f64 * 1.5 * pause.as_secs_f64();
+        let bytes_min = world.timeouts.transfer_rate_min as f64 * 1.5 * pause.as_secs_f64();
         let (piece, now) = (world.choose(&[1_000, 90_000]).max(bytes_min as usize), peer.now());
         if !peer.send(vec![7; piece]).await {
             peer.record_failure("the server does not accept the body");

@@ -2,7 +2,7 @@
 //! request, the failures.
 
 use super::app::Ledger;
-use crate::server::promises::Promises;
+use crate::server::server_timeouts::ServerTimeouts;
 use peregrine::Limits;
 use peregrine_driver_sim::{Client, Faults, Network, SocketBuffers};
 use peregrine_server::ForceClosed;
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The shared state of one life.
 pub(super) struct World {
     pub(super) network: Network,
-    pub(super) promises: Promises,
+    pub(super) timeouts: ServerTimeouts,
     pub(super) ledger: Ledger,
     port: u64,
     /// When the shutdown was requested, and when remaining connections are aborted.
@@ -60,7 +60,7 @@ impl World {
 
     pub(super) fn new(network: &Network, port: u64) -> Self {
         Self {
-            promises: promises(network),
+            timeouts: timeouts(network),
             network: network.clone(),
             ledger: Ledger::default(),
             port,
@@ -260,7 +260,7 @@ pub(super) fn faults() -> Faults {
     }
 }
 
-fn promises(network: &Network) -> Promises {
+fn timeouts(network: &Network) -> ServerTimeouts {
     let seconds = |items: &[u64]| Duration::from_secs(choose(network, items));
     let limits = Limits {
         first_byte_timeout: seconds(&[5, 30, 400]),
@@ -272,12 +272,12 @@ fn promises(network: &Network) -> Promises {
         write_buffer_bytes_max: choose(network, &[1_000, 64 * 1024]),
         ..Limits::default()
     };
-    Promises {
+    ServerTimeouts {
         limits,
         transfer_rate_min: choose(network, &[1, 240, 2_000]),
         rate_window: seconds(&[5, 30]),
         upgrade_idle: choose(network, &[None, Some(600 * SECOND), Some(3 * 3_600 * SECOND)]),
         lame_duck_period: seconds(&[0, 0, 2]),
-        ..Promises::default()
+        ..ServerTimeouts::default()
     }
 }

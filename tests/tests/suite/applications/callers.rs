@@ -8,7 +8,7 @@ use peregrine::tower::{Mount, SendBody, layer, tower};
 use peregrine::web::extract::Extension as Attached;
 use peregrine::{DriverChoice, Limits};
 use peregrine_tests::callers;
-use peregrine_tests::server::bench::{Bench, Gate, Served};
+use peregrine_tests::server::bench::{Bench, Served, ServerOptions};
 use peregrine_tests::server::client::Way;
 use peregrine_tests::server::{KernelBenches, SimulatedBenches};
 use std::net::SocketAddr;
@@ -70,8 +70,9 @@ fn routers_and_layers_see_the_client_that_a_trusted_proxy_tells() {
 /// Many clients share one connection of a proxy.
 fn routers_see_the_client_of_each_request_on(choice: DriverChoice) {
     KernelBenches::tcp(choice).check(async |bench| {
-        let gate = Gate { proxies: Some(["127.0.0.0/8"].into()), ..Gate::default() };
-        let server = bench.start_behind(gate, Limits::default(), None, mounts);
+        let server_options =
+            ServerOptions { proxies: Some(["127.0.0.0/8"].into()), ..ServerOptions::default() };
+        let server = bench.start_behind(server_options, Limits::default(), None, mounts);
         for way in [Way::HTTP1, Way::HTTP2] {
             let mut client = way.connect(&server).await;
             for path in PEER_PATHS {

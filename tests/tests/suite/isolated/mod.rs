@@ -21,13 +21,13 @@ struct CountingAllocator;
 // SAFETY: every call is forwarded unchanged to the system allocator, which upholds the contract.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        held::took(layout.size());
+        held::record_alloc(layout.size());
         // SAFETY: the caller upholds the contract of `alloc`, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        held::gave(layout.size());
+        held::record_dealloc(layout.size());
         // SAFETY: `pointer` was allocated above by the system allocator with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }

@@ -38,14 +38,14 @@ fn begin<B: Bench>(bench: &B, way: Way) -> Site<B> {
     begin_with(bench, way, limits())
 }
 
-/// The same with these limits.
+/// A server with the application of all cases and these limits.
 fn begin_with<B: Bench>(bench: &B, way: Way, limits: Limits) -> Site<B> {
     let shared = Shared::default();
     let server = bench.start(limits, way.is_secure().then(server_tls), shared.app());
     Site { server, way, shared }
 }
 
-/// The same with another application.
+/// A server with these limits and the application that `make` returns.
 fn begin_app<B, A, M>(bench: &B, way: Way, limits: Limits, make: M) -> Site<B>
 where
     B: Bench,

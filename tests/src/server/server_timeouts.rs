@@ -1,16 +1,16 @@
-//! The server's timeouts and rates as cases use them: the one place that names the settings.
+//! The server's timeouts and rates as the cases use them: only this file names the settings.
 
 use peregrine::Limits;
 use std::time::Duration;
 
-/// Timeouts and rates in addition to those of [`Limits`].
+/// The timeouts and rates that cases vary, and all other limits.
 #[derive(Clone, Debug)]
-pub struct Promises {
+pub struct ServerTimeouts {
     /// All other limits.
     pub limits: Limits,
     /// Bytes per second that a peer must send or read while the server waits for it.
     pub transfer_rate_min: u64,
-    /// How far a peer may fall behind that rate.
+    /// How far a peer may fall behind that rate, and how long it may transfer nothing.
     pub rate_window: Duration,
     /// How long an upgraded connection may be silent.
     pub upgrade_idle: Option<Duration>,
@@ -20,13 +20,13 @@ pub struct Promises {
     pub drain_idle: Duration,
     /// How long a peer that sends nothing more may delay the close of an answered connection.
     pub linger: Duration,
-    /// How long any peer may delay it.
+    /// How long any peer may delay that close.
     pub linger_time_max: Duration,
     /// The time limit of a whole exchange.
     pub exchange: Option<Duration>,
 }
 
-impl Default for Promises {
+impl Default for ServerTimeouts {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
@@ -42,7 +42,7 @@ impl Default for Promises {
     }
 }
 
-impl Promises {
+impl ServerTimeouts {
     /// The limits of a server with these settings.
     #[must_use]
     pub fn limits(&self) -> Limits {
