@@ -205,7 +205,7 @@ fn warn_of_ignored_options(app: &BuiltApp) {
             (None, false) => continue,
         };
         let (methods, pattern, location) = (route.methods, route.pattern, route.location);
-        catch_log_panic(|| {
+        catch_subscriber_panic(|| {
             tracing::warn!(target: "peregrine",
             "{methods} {pattern} ({location}) sets `{option}`, which has no effect inside a tower \
              service; set it where the service is mounted")
