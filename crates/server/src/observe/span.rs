@@ -44,18 +44,18 @@ fn build_span(build: impl FnOnce() -> Span) -> Span {
         return Span::none();
     }
     let mut span = Span::none();
-    catch_subscriber_panic(|| span = build());
+    catch_span_panic(|| span = build());
     span
 }
 
 /// Closes the span of a request.
 pub(crate) fn close(span: Span) {
-    catch_subscriber_panic(|| drop(span));
+    catch_span_panic(|| drop(span));
 }
 
 /// Runs `call_subscriber`, which creates or closes a span. If the subscriber panics, the next
 /// [`SPANS_SKIPPED_AFTER_PANIC`] requests get no span.
-fn catch_subscriber_panic(call_subscriber: impl FnOnce()) {
+fn catch_span_panic(call_subscriber: impl FnOnce()) {
     let mut has_completed = false;
     catch_subscriber_panic(|| {
         call_subscriber();
