@@ -99,7 +99,7 @@ impl UpgradeOptions {
     /// Leaves SIGUSR2 unhandled, so that only `ServerHandle::upgrade` starts an upgrade. Unless the
     /// program handles or ignores the signal itself, it then ends the process.
     #[must_use]
-    pub fn ignore_sigusr2(mut self) -> Self {
+    pub fn without_sigusr2(mut self) -> Self {
         self.on_sigusr2 = false;
         self
     }

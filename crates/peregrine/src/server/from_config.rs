@@ -107,7 +107,7 @@ fn with_restart(server: Server, config: &ServerConfig) -> Server {
         options = options.program(program);
     }
     if !restart.upgrade_on_sigusr2 {
-        options = options.ignore_sigusr2();
+        options = options.without_sigusr2();
     }
     server.upgrade_options(options)
 }
