@@ -56,11 +56,9 @@ pub mod internal {
     };
     pub use crate::report::stopped;
     pub use crate::running::{
-        ForceCloseOnDrop, SENDS_BEFORE_EXIT, run_on_thread, wait_handling_signals,
+        AcmeThreads, ForceCloseOnDrop, SENDS_BEFORE_EXIT, run_on_thread, wait_handling_signals,
     };
     pub use crate::signals::{HandledSignals, Signals};
-    #[cfg(feature = "acme")]
-    pub use crate::start::StartAcme;
-    pub use crate::start::{ServerParts, StartReloaders, start};
+    pub use crate::start::{ServerParts, StartAcme, StartReloaders, UpgradeOptions, start};
     pub use crate::worker::{BoxedMakeApp, BuildFuture, RoutePatterns};
 }

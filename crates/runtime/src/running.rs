@@ -10,8 +10,6 @@ use crate::report::ShutdownReport;
 use crate::signals::{HandledSignals, Signals};
 use crate::threads;
 use crate::worker::{BoxedMakeApp, Worker};
-#[cfg(feature = "acme")]
-use peregrine_acme::AcmeClientThread;
 use peregrine_admin::internal::{AccessLogFlush, RunningAdmin};
 use peregrine_restart::internal::InheritedListeners;
 use peregrine_server::{Heartbeat, Lifecycle, Limits, WorkerStats};
@@ -53,9 +51,16 @@ pub struct RunningServer {
     /// Reloads certificates and settings. Dropping it ends the reload threads.
     _reload_fn: Option<Arc<ReloadFn>>,
     /// The threads that obtain certificates. Dropping this ends them.
-    #[cfg(feature = "acme")]
-    acme_threads: Vec<AcmeClientThread>,
+    acme_threads: AcmeThreads,
 }
+
+/// The threads that obtain certificates through ACME.
+#[cfg(feature = "acme")]
+pub type AcmeThreads = Vec<peregrine_acme::AcmeClientThread>;
+
+/// Always empty without the feature `acme`.
+#[cfg(not(feature = "acme"))]
+pub type AcmeThreads = Vec<std::convert::Infallible>;
 
 impl RunningServer {
     /// Starts the workers, and waits until they are ready or a shutdown is requested.
@@ -83,7 +88,6 @@ impl RunningServer {
             access_log: None,
             _socket_files: socket_files,
             _reload_fn: None,
-            #[cfg(feature = "acme")]
             acme_threads: Vec::new(),
         };
         let mut heartbeats = Vec::with_capacity(count);
@@ -169,8 +173,7 @@ impl RunningServer {
     }
 
     /// Stores the threads that obtain certificates through ACME.
-    #[cfg(feature = "acme")]
-    pub(crate) fn set_acme_threads(&mut self, threads: Vec<AcmeClientThread>) {
+    pub(crate) fn set_acme_threads(&mut self, threads: AcmeThreads) {
         self.acme_threads = threads;
     }
 
@@ -437,7 +440,6 @@ mod tests {
             quiet: true,
             _socket_files: Vec::new(),
             _reload_fn: None,
-            #[cfg(feature = "acme")]
             acme_threads: Vec::new(),
         };
         let other = thread::spawn(move || {

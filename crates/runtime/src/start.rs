@@ -8,26 +8,23 @@ use crate::listen::admin::Admin;
 use crate::listen::listener::Listener;
 use crate::listen::listeners::Listeners;
 use crate::memory_limits;
-use crate::running::{RunSettings, RunningServer};
+use crate::running::{AcmeThreads, RunSettings, RunningServer};
 use crate::threads;
 use crate::worker::{BoxedMakeApp, RoutePatterns, Worker};
-#[cfg(feature = "acme")]
-use peregrine_acme::AcmeClientThread;
 use peregrine_admin::AccessLogOptions;
 use peregrine_admin::internal::{AccessLogFlush, AdminState, StartedAccessLog, WorkerReporter};
 use peregrine_driver::{Handoff, Options, Socket, SocketOptions};
 #[cfg(all(target_os = "linux", feature = "restart"))]
-use peregrine_restart::UpgradeOptions;
+pub use peregrine_restart::UpgradeOptions;
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
-use peregrine_restart::internal::UpgradeOptions;
+pub use peregrine_restart::internal::UpgradeOptions;
 use peregrine_restart::internal::{InheritedListeners, ListenerFds};
-#[cfg(feature = "acme")]
-use peregrine_server::Lifecycle;
-use peregrine_server::{Balancer, BoundListener, TraceConfig, WorkerAccessLog, WorkerLimits};
+use peregrine_server::{
+    Balancer, BoundListener, Lifecycle, TraceConfig, WorkerAccessLog, WorkerLimits,
+};
 use peregrine_web::TrustedProxies;
 use std::io;
 use std::sync::Arc;
-#[cfg(feature = "acme")]
 use tokio::sync::watch;
 
 /// The settings and parts of a server that is about to start.
@@ -57,13 +54,12 @@ pub struct ServerParts {
     /// Starts the threads that reload certificates and settings.
     pub start_reloaders: StartReloaders,
     /// Starts the threads that obtain certificates through ACME.
-    #[cfg(feature = "acme")]
-    pub start_acme: StartAcme,
+    pub start_acme: Option<StartAcme>,
     /// The program that an upgrade in place starts.
     pub upgrade_options: UpgradeOptions,
     /// Whether to notify the service manager of the server's state.
     pub notifies_service_manager: bool,
-    /// Whether to print neither the startup line nor errors that do not end the server.
+    /// Whether to suppress messages on standard error.
     pub quiet: bool,
 }
 
@@ -74,9 +70,7 @@ pub type StartReloaders =
     Box<dyn FnOnce(Option<&StartedAccessLog>) -> io::Result<Option<Arc<ReloadFn>>>>;
 
 /// Starts the threads that obtain certificates through ACME.
-#[cfg(feature = "acme")]
-pub type StartAcme =
-    Box<dyn FnOnce(&watch::Receiver<Lifecycle>) -> Result<Vec<AcmeClientThread>, Error>>;
+pub type StartAcme = Box<dyn FnOnce(&watch::Receiver<Lifecycle>) -> Result<AcmeThreads, Error>>;
 
 /// Starts the server, with the sockets that the previous process passed on, if any. If a shutdown
 /// was or is requested through `control`, ends the startup early.
@@ -146,8 +140,9 @@ pub fn start(
     running.set_admin(admin);
     running.set_reload_fn(ensure_spare_thread(reload_fn).map_err(Error::Worker)?);
     running.set_access_log(flush);
-    #[cfg(feature = "acme")]
-    running.set_acme_threads((parts.start_acme)(&running.handle().subscribe())?);
+    if let Some(start_acme) = parts.start_acme {
+        running.set_acme_threads(start_acme(&running.handle().subscribe())?);
+    }
     if let Some(inherited) = inherited {
         running.take_over(inherited)?;
         running.start_admin();

@@ -16,12 +16,8 @@ use peregrine_admin::AccessLogOptions;
 #[cfg(all(feature = "otlp", feature = "config"))]
 use peregrine_admin::Otlp;
 use peregrine_driver::{Options, Socket, SocketOptions};
-#[cfg(all(target_os = "linux", feature = "restart"))]
-use peregrine_restart::UpgradeOptions;
-#[cfg(not(all(target_os = "linux", feature = "restart")))]
-use peregrine_restart::internal::UpgradeOptions;
 use peregrine_runtime::internal::{
-    ControlChannel, HandledSignals, report_shutdown, wait_handling_signals,
+    ControlChannel, HandledSignals, UpgradeOptions, report_shutdown, wait_handling_signals,
 };
 use peregrine_runtime::{Admin, DriverChoice, Error, Listener, RunningServer};
 use peregrine_server::{Limits, TraceConfig};

@@ -133,7 +133,9 @@ impl Server {
             route_patterns,
             start_reloaders: Box::new(|log| reloaders.with_log_control(log).start()),
             #[cfg(feature = "acme")]
-            start_acme: Box::new(|lifecycle| acme.start(lifecycle)),
+            start_acme: Some(Box::new(|lifecycle| acme.start(lifecycle))),
+            #[cfg(not(feature = "acme"))]
+            start_acme: None,
             upgrade_options: self.upgrade_options,
             notifies_service_manager: self.notifies_service_manager,
             quiet: self.quiet,
