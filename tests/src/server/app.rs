@@ -16,8 +16,8 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
@@ -641,17 +641,18 @@ fn pieces_of(pieces: u32) -> Body {
 /// for gigabytes. The period is a prime, so that it divides no buffer size.
 #[must_use]
 pub fn pattern(count: usize) -> Vec<u8> {
-    const PERIOD: usize = 65_521;
-    let mut state = 1_u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state.to_be_bytes()[0]
-    };
+    static PERIOD: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut state = 1_u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state.to_be_bytes()[0]
+        };
+        (0..65_521).map(|_| next()).collect()
+    });
     let mut bytes = Vec::with_capacity(count);
-    bytes.extend((0..count.min(PERIOD)).map(|_| next()));
     while bytes.len() < count {
-        let more = bytes.len().min(count - bytes.len());
-        bytes.extend_from_within(..more);
+        let more = PERIOD.len().min(count - bytes.len());
+        bytes.extend_from_slice(&PERIOD[..more]);
     }
     bytes
 }

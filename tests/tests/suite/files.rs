@@ -3,6 +3,7 @@
 use peregrine::files::Files;
 use peregrine::prelude::*;
 use peregrine::{DriverChoice, Error, Limits, RunningServer};
+use peregrine_tests::server::app::pattern;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -34,18 +35,13 @@ on_both_drivers! {
     a_download_ends_before_the_server_does,
 }
 
-/// Content of this many bytes that differs by position.
-fn content(bytes: usize) -> Vec<u8> {
-    (0..).flat_map(|number: u32| format!("{number:08} ").into_bytes()).take(bytes).collect()
-}
-
 const SIZES: [usize; 6] = [0, 1, 1000, 65_536, 300_000, 10_000_000];
 
 /// A folder, and a server for it; `None` if the kernel refuses the driver.
 fn start(choice: DriverChoice) -> Option<(TempDir, RunningServer)> {
     let folder = tempfile::tempdir().expect("a folder");
     for size in SIZES {
-        fs::write(folder.path().join(size.to_string()), content(size))
+        fs::write(folder.path().join(size.to_string()), pattern(size))
             .expect("the buffer has room");
     }
     let root = folder.path().to_owned();
@@ -82,7 +78,7 @@ fn answer(mut peer: TcpStream, mut begun: Vec<u8>) -> (String, Vec<u8>) {
 fn files_of_every_size_arrive_whole_and_in_parts(choice: DriverChoice) {
     let Some((_folder, running)) = start(choice) else { return };
     for size in SIZES {
-        let expected = content(size);
+        let expected = pattern(size);
         // Twice: from the disk, and from the cache.
         for _ in 0..2 {
             let (head, whole) = answer(ask(&running, "GET", &size.to_string(), ""), Vec::new());
@@ -125,7 +121,7 @@ fn a_file_that_is_replaced_while_it_is_sent_is_the_one_that_was_asked_for(choice
     fs::write(&other, vec![b'x'; size]).expect("the buffer has room");
     fs::rename(&other, folder.path().join(size.to_string())).expect("both paths are in one folder");
     let (_, whole) = answer(peer, begun);
-    assert!(whole == content(size), "every byte is from the first file");
+    assert!(whole == pattern(size), "every byte is from the first file");
     // For a moment, the file's cached state is still used.
     let mut whole = Vec::new();
     for _ in 0..100 {
@@ -133,7 +129,7 @@ fn a_file_that_is_replaced_while_it_is_sent_is_the_one_that_was_asked_for(choice
         if whole.starts_with(b"x") {
             break;
         }
-        assert!(whole == content(size), "a response is from one file");
+        assert!(whole == pattern(size), "a response is from one file");
         thread::sleep(Duration::from_millis(100));
     }
     assert!(whole == vec![b'x'; size], "later responses are from the second file");
@@ -145,11 +141,11 @@ fn a_peer_that_does_not_read_keeps_nobody_else_waiting(choice: DriverChoice) {
     let stuck: Vec<_> = (0..8).map(|_| ask(&running, "GET", &SIZES[5].to_string(), "")).collect();
     for _ in 0..20 {
         let (head, small) = answer(ask(&running, "GET", "1000", ""), Vec::new());
-        assert!(head.starts_with("http/1.1 200 ") && small == content(1000), "{head}");
+        assert!(head.starts_with("http/1.1 200 ") && small == pattern(1000), "{head}");
     }
     for peer in stuck {
         let (_, whole) = answer(peer, Vec::new());
-        assert!(whole == content(SIZES[5]), "a slow reader gets the complete file");
+        assert!(whole == pattern(SIZES[5]), "a slow reader gets the complete file");
     }
     running.graceful_shutdown().expect("the shutdown succeeds");
 }
@@ -172,13 +168,13 @@ fn a_file_that_is_cut_short_while_it_is_sent_cuts_its_response(choice: DriverCho
     let sent = &all[at..];
     assert!(sent.len() < size, "{} bytes, {is_in_order:?}", sent.len());
     // Readers see zeros in place of a truncated part at that moment.
-    let expected = content(size);
+    let expected = pattern(size);
     let is_of_it =
         sent.iter().zip(&expected).all(|(byte, expected)| byte == expected || *byte == 0);
     assert!(is_of_it, "only bytes of the file");
     assert!(sent[..500_000.min(sent.len())] == expected[..500_000.min(sent.len())]);
     let (_, small) = answer(ask(&running, "GET", "1000", ""), Vec::new());
-    assert!(small == content(1000), "the server still responds");
+    assert!(small == pattern(1000), "the server still responds");
     running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
@@ -199,7 +195,7 @@ fn requests_behind_a_file_are_answered_behind_it(choice: DriverChoice) {
     let mut rest = &all[..];
     for size in sizes {
         let at = rest.windows(4).position(|it| it == b"\r\n\r\n").expect("a head") + 4;
-        assert!(rest[at..].starts_with(&content(size)), "{size} bytes in the right place");
+        assert!(rest[at..].starts_with(&pattern(size)), "{size} bytes in the right place");
         rest = &rest[at + size..];
     }
     assert!(rest.is_empty());
@@ -228,7 +224,7 @@ fn peers_that_leave_take_their_files_along(choice: DriverChoice) {
         peer.read_exact(&mut [0; 1000]).expect("the response has begun");
         // The open file is deleted while it is sent.
         fs::remove_file(&path).expect("the file exists");
-        fs::write(&path, content(SIZES[5])).expect("the buffer has room");
+        fs::write(&path, pattern(SIZES[5])).expect("the buffer has room");
         drop(peer);
         thread::sleep(Duration::from_millis(50));
     }
@@ -257,5 +253,5 @@ fn a_download_ends_before_the_server_does(choice: DriverChoice) {
         answer(peer, begun).1
     });
     running.graceful_shutdown().expect("the shutdown succeeds");
-    assert!(reader.join().expect("the reader does not panic") == content(SIZES[5]));
+    assert!(reader.join().expect("the reader does not panic") == pattern(SIZES[5]));
 }

@@ -137,8 +137,10 @@ fn form(file: &[u8]) -> Vec<u8> {
 
 /// Content with many beginnings of boundary delimiters.
 fn content(bytes: usize) -> Vec<u8> {
-    let text = (0..).flat_map(|number: u32| format!("\r\n--{number}\r").into_bytes());
-    text.take(bytes).collect()
+    let period: String = (0..9_973).map(|number| format!("\r\n--{number}\r")).collect();
+    let mut content = period.as_bytes().repeat(bytes.div_ceil(period.len()));
+    content.truncate(bytes);
+    content
 }
 
 fn a_large_file_arrives_whole_however_it_is_sent(choice: DriverChoice) {
