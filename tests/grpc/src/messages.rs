@@ -105,7 +105,11 @@ impl Payload {
     /// Bytes that hardly repeat, so that a lost or duplicated frame is detected.
     #[must_use]
     pub fn new(size: usize) -> Self {
-        let byte = |index: usize| (index ^ (index >> 8) ^ (index >> 16)).to_le_bytes()[0];
-        Self { body: (0..size).map(byte).collect() }
+        let mut body = Vec::with_capacity(size + 8);
+        for number in (1_u64..).take(size.div_ceil(8)) {
+            body.extend_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        }
+        body.truncate(size);
+        Self { body }
     }
 }

@@ -101,6 +101,7 @@ mod pipes {
     use super::super::queue::WriterSignal;
     use super::super::{AccessLogOptions, Sink};
     use std::fs::{self, File, OpenOptions};
+    use std::io::Read;
     use std::os::fd::{AsRawFd, OwnedFd};
     use std::os::unix::fs::OpenOptionsExt;
     use std::path::{Path, PathBuf};
@@ -139,14 +140,19 @@ mod pipes {
     }
 
     /// Starts a log whose output is not read, with more lines than the pipe has room for.
-    fn start_blocked(log: AccessLogOptions, lines: &[u8]) -> crate::access_log::StartedAccessLog {
+    fn start_blocked(
+        log: AccessLogOptions,
+        lines: &[u8],
+        mut reader: &File,
+    ) -> crate::access_log::StartedAccessLog {
         let started_log = log.start(1).expect("the pipe has a reader");
         for _ in 0..200 {
             started_log.logs[0].sink.write_line(lines);
         }
         // Wait until the thread has written some of them and is blocked.
         let start = Instant::now();
-        while started_log.flush.metrics.pending() == 200 && start.elapsed() < TIMEOUT {
+        while reader.read(&mut [0]).is_err() {
+            assert!(start.elapsed() < TIMEOUT, "nothing is written");
             thread::sleep(Duration::from_millis(1));
         }
         thread::sleep(Duration::from_millis(50));
@@ -172,8 +178,8 @@ mod pipes {
     fn reopening_the_log_unblocks_the_writer_from_a_full_pipe() {
         let (_directory, path) = pipe();
         let reader = reader(&path);
-        let started_log =
-            start_blocked(AccessLogOptions::file(&path), &[&[b'x'; 999][..], b"\n"].concat());
+        let line = [&[b'x'; 999][..], b"\n"].concat();
+        let started_log = start_blocked(AccessLogOptions::file(&path), &line, &reader);
         fs::remove_file(&path).expect("the pipe exists");
         started_log.control.as_ref().expect("a file").reopen();
         started_log.logs[0].sink.write_line(b"last\n");
@@ -218,9 +224,9 @@ mod pipes {
     #[test]
     fn switching_the_output_unblocks_a_full_pipe() {
         let (directory, path) = pipe();
-        let _reader = reader(&path);
-        let started_log =
-            start_blocked(AccessLogOptions::file(&path), &[&[b'x'; 999][..], b"\n"].concat());
+        let reader = reader(&path);
+        let line = [&[b'x'; 999][..], b"\n"].concat();
+        let started_log = start_blocked(AccessLogOptions::file(&path), &line, &reader);
         let next_path = directory.path().join("next");
         let control = started_log.control.as_ref().expect("a file");
         control.0.switch(Sink::file(next_path.clone()).expect("a new file"));
