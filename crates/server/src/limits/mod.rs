@@ -66,8 +66,8 @@ pub struct Limits {
     /// reused, if the handler does not read all of it. Default 256 KiB. Over the limit: close.
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub drain_bytes_max: u32,
-    /// The time from the start of the connection to the first byte of its first request. Default
-    /// 30 s. After that: close.
+    /// The time from the start of the connection, or from the end of its TLS handshake, to the
+    /// first byte of its first request. Default 30 s. After that: close.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub first_byte_timeout: Duration,
     /// The time from the first byte of a head to its last. Default 10 s. After that: 408 and close.
@@ -90,10 +90,11 @@ pub struct Limits {
     /// receive buffer, it happens at higher rates: on loopback, clients that read 4 to 6 kB/s were
     /// disconnected.
     ///
-    /// *Bidirectional streams* have no minimum rate. A bidirectional stream is a request with
-    /// content of unknown length whose response has begun, or a gRPC call to a mounted service. As
-    /// on an upgraded connection, both sides may be silent, and `upgraded_idle_timeout` applies
-    /// instead.
+    /// The request content of a *bidirectional stream* need not arrive at a minimum rate. A
+    /// bidirectional stream is a request with content of unknown length whose response has begun,
+    /// or a gRPC call to a mounted service. As on an upgraded connection, both sides may be silent,
+    /// and `upgraded_idle_timeout` applies instead. The peer must still receive the response at the
+    /// minimum rate.
     #[doc(alias = "MinRequestBodyDataRate")]
     #[doc(alias = "send_timeout")]
     #[doc(alias = "client_body_timeout")]
@@ -313,8 +314,8 @@ impl Limits {
         MinRate { bytes_per_second: self.transfer_rate_min, grace: self.transfer_rate_grace }
     }
 
-    /// The rate of a bidirectional stream (see `transfer_rate_min`): no minimum, and silence for at
-    /// most `upgraded_idle_timeout`.
+    /// The rate for the silence of both sides of a bidirectional stream (see `transfer_rate_min`):
+    /// no minimum, but at most `upgraded_idle_timeout` without any content.
     pub(crate) fn bidi_min_rate(&self) -> MinRate {
         MinRate { bytes_per_second: 0, grace: self.upgraded_idle_timeout.unwrap_or(Duration::MAX) }
     }
