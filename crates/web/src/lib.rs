@@ -13,6 +13,7 @@
 //! those below it. This file re-exports their public items.
 #![forbid(unsafe_code)]
 
+// Defines the macro of the same name.
 mod check_handler;
 pub mod extract;
 mod http;
@@ -109,7 +110,7 @@ pub mod proxy_protocol {
     pub use crate::http::connection::proxy_protocol::{ProxyProtocolInfo, ProxyProtocolTls};
 }
 
-/// How a request's route was selected, apart from its method and path. Caches need this so that
+/// What selected a request's route besides the request's method and path. Caches need this so that
 /// they never send one route's response to a request for another route.
 #[doc(hidden)]
 pub mod selection {

@@ -28,6 +28,8 @@ pub struct PeerAddr(pub SocketAddr);
 
 impl FromRequestParts for PeerAddr {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        // The address does not identify the client, so this does not mark the response as specific
+        // to the client, as `Parts::connection` would.
         parts.connection_untracked().peer.socket_addr().map(Self).ok_or_else(|| {
             misconfiguration_problem(
                 "no-peer-address",
@@ -87,6 +89,7 @@ impl FromRequestParts for TlsInfo {
 /// responds 403, and `Option<Arc<ClientIdentity>>` is `None`.
 impl FromRequestParts for Arc<ClientIdentity> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        // `Parts::connection` alone would not make a response without a certificate private.
         PrivateResponse::mark(parts);
         parts.connection().client_identity().cloned().ok_or_else(|| {
             Problem::new(
