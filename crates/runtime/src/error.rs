@@ -25,9 +25,10 @@ pub enum Error {
         /// The error from the name lookup.
         cause: io::Error,
     },
-    /// The server cannot listen on an address.
+    /// The server cannot listen on an address, or cannot use a listener.
     Bind {
-        /// The address, or a description of a listener bound elsewhere.
+        /// The address, or a description of a listener that was already bound when the program
+        /// passed it to the server.
         address: String,
         /// The operating system's error.
         cause: io::Error,
@@ -52,7 +53,8 @@ pub enum Error {
     },
     /// A setting has an invalid value.
     Config(String),
-    /// A thread could not be started, or a worker's thread ended with an error.
+    /// A thread of the server could not be started, or a worker's thread ended with an error. The
+    /// message begins with `a worker failed` in both cases.
     Worker(io::Error),
     /// A worker's thread panicked: in the function that builds the application, in the `Drop` of a
     /// value that the application holds, or in the server itself.
