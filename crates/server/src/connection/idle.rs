@@ -35,7 +35,7 @@ impl<D: Driver> Connection<D> {
         };
         let timeout = self.idle_timeout(is_new);
         let idle_since = Duration::from_millis(self.idle_since);
-        let expires_at = limits.expires_at(self.accepted_at());
+        let age_deadline = limits.expires_at(self.accepted_at());
         let drain_deadline = match worker.lifecycle() {
             Lifecycle::Standby | Lifecycle::Serving | Lifecycle::LameDuck => Duration::MAX,
             // A request may already be on its way to this connection, so it stays open a little
@@ -45,36 +45,38 @@ impl<D: Driver> Connection<D> {
             }
             Lifecycle::ForceClosing => Duration::ZERO,
         };
-        let (expires_at, drain_deadline) = match &self.http2 {
-            None => (expires_at, drain_deadline),
+        // After a GOAWAY, the deadline of the GOAWAY replaces that of the maximum age.
+        let (age_or_goaway_deadline, drain_deadline) = match &self.http2 {
+            None => (age_deadline, drain_deadline),
             // Before its first request, an HTTP/2 connection is closed like an HTTP/1 connection.
             // In `Lifecycle::ForceClosing`, no GOAWAY is sent.
             Some(core) if core.is_new() || worker.lifecycle() == Lifecycle::ForceClosing => {
-                (expires_at, drain_deadline)
+                (age_deadline, drain_deadline)
             }
             Some(core) => match core.goaway_sent_at() {
                 // RFC 9113 §6.8: send GOAWAY before closing; the peer may send requests until the
                 // GOAWAY arrives.
                 None if drain_deadline != Duration::MAX
                     || worker.lifecycle() == Lifecycle::LameDuck
-                    || expires_at <= worker.driver.now() =>
+                    || age_deadline <= worker.driver.now() =>
                 {
                     return Poll::Ready(Activation::MustSend);
                 }
-                None => (expires_at, drain_deadline),
+                None => (age_deadline, drain_deadline),
                 Some(sent_at) => {
                     let end = sent_at.max(idle_since).saturating_add(limits.drain_idle_timeout);
-                    // The cause of the GOAWAY determines the close reason below.
+                    // Which of the two deadlines is set determines the close reason below.
                     let is_draining = worker.lifecycle() >= Lifecycle::LameDuck;
                     if is_draining { (Duration::MAX, end) } else { (end, Duration::MAX) }
                 }
             },
         };
-        let deadline = idle_since.saturating_add(timeout).min(expires_at).min(drain_deadline);
+        let idle_deadline = idle_since.saturating_add(timeout);
+        let deadline = idle_deadline.min(age_or_goaway_deadline).min(drain_deadline);
         let is_drained = drain_deadline != Duration::MAX && drain_deadline <= worker.driver.now();
-        // Before `deadline`, the timer expires at each `shrink_at` for an HTTP/2 connection to free
-        // memory. At either time, the idle time may turn out to have begun later than estimated.
-        // Otherwise, the connection closes at `deadline`.
+        // The timer expires at `deadline`, when the connection closes. Over HTTP/2, it also expires
+        // at each earlier `shrink_at`, when the connection frees memory. If `idle_since` is only an
+        // estimate, the first expiry corrects it, and the wait starts again.
         loop {
             let core = self.http2.as_mut().filter(|_| !is_drained);
             let shrink_at =
@@ -101,10 +103,11 @@ impl<D: Driver> Connection<D> {
         let now = worker.driver.now();
         Poll::Ready(Activation::Close(if drain_deadline <= now {
             CloseReason::Drained
-        } else if limits.expires_at(self.accepted_at()) <= now {
+        } else if age_deadline <= now {
             CloseReason::ConnectionAgeMax
-        } else if expires_at <= now {
-            // GOAWAY was sent because the connection used a reserved slot.
+        } else if age_or_goaway_deadline <= now {
+            // The maximum age was not reached, so GOAWAY was sent because the connection used a
+            // reserved slot.
             CloseReason::ConnectionClose
         } else {
             self.idle_timeout_reason(is_new)
