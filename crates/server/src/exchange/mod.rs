@@ -58,8 +58,9 @@ const INTERIM_UNSENT_BYTES_MAX: usize = 16 * 1024;
 /// Holds one exchange at a time, and is reused for the next one.
 ///
 /// The order of the fields is chosen for the processor's cache, and `repr(C)` preserves it. The
-/// fields that an upgraded protocol uses for each message come first, so that they share few cache
-/// lines: with thousands of active connections, every cache line must be fetched from memory.
+/// fields that an upgraded protocol uses for each message come first, so that together they occupy
+/// few cache lines: with thousands of active connections, every cache line must be fetched from
+/// memory.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Exchange {
@@ -73,8 +74,8 @@ pub(crate) struct Exchange {
     slot: FutureSlot,
     /// The body of the response while it is being sent.
     body: Option<Body>,
-    /// A future to spawn on the worker when the response is complete. It moves the request's body
-    /// to a reader outside the handler.
+    /// A future to spawn on the worker when the response is complete. If code outside the handler
+    /// still reads the request's body, the future continues to forward the body to that code.
     after_response: Option<AfterResponse>,
     /// When the exchange first had to wait; `None` if it never did.
     pending_since: Option<Duration>,
@@ -240,10 +241,11 @@ impl Exchange {
             }
             result
         });
-        let was_reported = poll_guard.is_reported();
+        let had_warning = poll_guard.has_warning();
         drop(poll_guard);
-        // If a mounted service blocked, the pattern names only the mount, so log the request too.
-        if was_reported
+        // If a mounted service blocked, the watchdog's warning names only the mount, so log the
+        // request too.
+        if had_warning
             && pattern.is_some_and(|pattern| pattern.ends_with(CATCH_ALL))
             && let Some(head) = &self.head
         {

@@ -28,9 +28,9 @@ pub(super) struct Stream {
     pub(super) state: StreamState,
     pub(super) exchange: Exchange,
     pub(super) request_body: RequestBodySender,
-    /// Counts the bytes that the body's reader has read, even after all content is in the pipe.
-    /// `None` if the request has no pipe, its reader was dropped, or the response is complete and
-    /// the rest of the request is discarded.
+    /// Counts the bytes that the body's reader has read. Also used after `request_body` is
+    /// finished, because the pipe may still contain content. `None` if the request has no pipe, its
+    /// reader was dropped, or the response is complete and the rest of the request is discarded.
     pub(super) consumed: Option<ConsumedBytes>,
     /// How many bytes of `consumed` were reported to the protocol core, which opens the windows by
     /// that number.
@@ -42,7 +42,8 @@ pub(super) struct Stream {
     /// Whether the server waits for content of this request: all that arrived was passed on, the
     /// pipe has room, and the request is not complete.
     pub(super) awaits_data: bool,
-    /// Measures how fast the peer sends on all streams while the server waits for content.
+    /// Measures how fast the peer sends on all streams together while the server waits for content
+    /// of this one.
     pub(super) receive_rate: TransferRate,
     /// Bytes of content received on this stream.
     pub(super) received: u64,
@@ -54,9 +55,9 @@ pub(super) struct Stream {
     pub(super) content_length: Option<u64>,
     /// Bytes of the request's content that were discarded.
     pub(super) discarded_bytes: u64,
-    /// Whether the request is an extended CONNECT, for another protocol.
+    /// Whether the request is an extended CONNECT: it requests a tunnel for another protocol.
     pub(super) is_tunnel: bool,
-    /// The input of the other protocol, until the handler responds.
+    /// The tunnel's input, until the handler responds.
     pub(super) tunnel_reader: Option<PipeReader>,
     /// Bytes received and sent in total at the last check for an idle tunnel.
     pub(super) last_transferred: u64,
@@ -64,8 +65,8 @@ pub(super) struct Stream {
     pub(super) send_rate: TransferRate,
     /// Bytes of content sent on this stream.
     pub(super) sent: u64,
-    /// Measures how fast content is sent on all streams while this one waits for the connection's
-    /// window.
+    /// Measures how fast content is sent on all streams together while this one waits for the
+    /// connection's window.
     pub(super) connection_send_rate: TransferRate,
     pub(super) deadlines: StreamDeadlines,
     /// Accounts for the memory of received content, and of content that waits to be sent.
@@ -82,7 +83,8 @@ pub(super) enum StreamState {
     RunningHandler,
     /// A body in memory is being sent. Everything before `offset` has been sent.
     SendingFull { body: CatchDropPanic<Body>, offset: usize },
-    /// A body that the application produces piece by piece is being sent.
+    /// A body that the application produces piece by piece, or the output of a tunnel, is being
+    /// sent.
     SendingStreamed(BodyFrames),
     /// The response is complete, and a task continues to read the request's content.
     ReceivingBody,
@@ -114,7 +116,7 @@ pub(super) struct StreamDeadlines {
     pub(super) receive: Duration,
     pub(super) send: Duration,
     /// The deadline of the current step. By then, the task must read more (`ReceivingBody`), the
-    /// discarded content must end (`DiscardingBody`), or bytes of an upgraded protocol must move in
+    /// discarded content must end (`DiscardingBody`), or bytes must pass through the tunnel in
     /// either direction (`SendingStreamed`).
     pub(super) step: Duration,
 }
@@ -336,7 +338,7 @@ impl Streams {
     }
 
     /// Ends a turn: the next stream that is woken also calls `connection_waker`. If a stream has
-    /// been woken during the turn, does nothing and returns false.
+    /// been woken during the turn, does not store the waker, and returns false.
     pub(super) fn arm(&mut self, connection_waker: &Waker) -> bool {
         self.is_armed = true;
         self.woken.arm(connection_waker)

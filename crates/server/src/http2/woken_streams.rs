@@ -45,7 +45,7 @@ impl WokenStreams {
     }
 
     /// Ends a turn: the next stream that is woken also calls `connection_waker`. If a stream has
-    /// been woken during the turn, does nothing and returns false.
+    /// been woken during the turn, does not store the waker, and returns false.
     pub(super) fn arm(&self, connection_waker: &Waker) -> bool {
         let mut set = self.lock();
         if set.has_woken {
@@ -84,7 +84,8 @@ impl WokenStreams {
     }
 
     fn lock(&self) -> MutexGuard<'_, WokenStreamsInner> {
-        // No code that can panic runs under the lock.
+        // The only other code that runs under the lock is `clone` and `drop` of the connection's
+        // waker. The set is consistent even if one of them panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -112,15 +113,16 @@ mod tests {
     #[test]
     fn returns_each_woken_stream_once_and_wakes_the_connection_once() {
         let streams = Arc::new(WokenStreams::default());
-        let connection = Arc::new(WokenStreams::default());
-        assert!(streams.arm(&connection.waker(7)));
+        // Another set records the wake-ups of the connection, as slot 7.
+        let wake_recorder = Arc::new(WokenStreams::default());
+        assert!(streams.arm(&wake_recorder.waker(7)));
         for slot in [3, 64, 200, 3] {
             streams.wake(slot);
         }
-        assert!(!streams.arm(&connection.waker(7)));
+        assert!(!streams.arm(&wake_recorder.waker(7)));
         let (mut slots, mut connection_wakes) = (Vec::new(), Vec::new());
         streams.take_woken(&mut slots);
-        connection.take_woken(&mut connection_wakes);
+        wake_recorder.take_woken(&mut connection_wakes);
         assert_eq!((slots, connection_wakes), (vec![3, 64, 200], vec![7]));
         let mut again = Vec::new();
         streams.take_woken(&mut again);

@@ -17,8 +17,8 @@ pub enum CloseReason {
     /// keep-alive, or the rest of the request's body was too long to discard. Over HTTP/2: the peer
     /// sent GOAWAY, or the server sent it because the connection used a reserved slot.
     ConnectionClose,
-    /// The first byte, or without TLS the whole PROXY header, did not arrive within
-    /// `first_byte_timeout`.
+    /// No request began within `first_byte_timeout` or, on a listener without TLS, the PROXY header
+    /// was not complete within that time.
     FirstByteTimeout,
     /// No further request arrived within `idle_timeout`, or an upgraded protocol was silent for
     /// `upgraded_idle_timeout`.
@@ -29,7 +29,8 @@ pub enum CloseReason {
     BodyTooSlow,
     /// The peer received the output too slowly, so the connection was reset.
     WriteStalled,
-    /// Streams were open, and after a PING, the peer sent nothing and received no queued output for
+    /// While streams were open, the peer sent nothing for `http2.keep_alive_interval`, so the server
+    /// sent a PING. Then the peer sent nothing, and received no queued output, for
     /// `transfer_rate_grace`.
     PingTimeout,
     /// An HTTP/1 response was still being sent when `exchange_timeout` expired.
@@ -50,9 +51,12 @@ pub enum CloseReason {
         /// The cause, as TLS reports it.
         cause: String,
     },
-    /// The TLS handshake, with any PROXY header before it, was not complete within
-    /// `handshake_timeout`. Or the handshake, or the wait for a PROXY header with or without TLS,
-    /// was aborted because of `handshakes_max`.
+    /// The connection was closed during a TLS handshake or a PROXY header, for one of two reasons:
+    ///
+    /// - On a listener with TLS, the handshake, including any PROXY header before it, was not
+    ///   complete within `handshake_timeout`.
+    /// - On any listener, more than `handshakes_max` connections were in a TLS handshake or sending
+    ///   a PROXY header, and this connection was the oldest of them.
     HandshakeTimeout,
     /// The peer sent plain HTTP to a listener that uses TLS.
     PlaintextOnTlsPort,
@@ -192,7 +196,7 @@ impl fmt::Display for CloseReason {
 pub enum InFlightStage {
     /// The TLS handshake.
     Handshake,
-    /// The head of a request, whether or not any of it had arrived.
+    /// The head of the next request, whether or not any of it had arrived.
     Head,
     /// The handler.
     Handler,
@@ -209,7 +213,7 @@ impl fmt::Display for InFlightStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Handshake => "its TLS handshake was not complete",
-            Self::Head => "no request was complete",
+            Self::Head => "it was waiting for a request head",
             Self::Handler => "its handler had not responded",
             Self::Response => "its response was not complete",
             Self::Delivery => "its response was not delivered",

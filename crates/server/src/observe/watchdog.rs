@@ -128,9 +128,9 @@ fn address(pattern: Option<&str>) -> usize {
 pub(crate) struct PollGuard<'p>(&'p Heartbeat);
 
 impl PollGuard<'_> {
-    /// Returns whether a warning was logged for this poll.
+    /// Returns whether the watchdog has warned that this poll blocks the thread.
     #[inline]
-    pub(crate) fn is_reported(&self) -> bool {
+    pub(crate) fn has_warning(&self) -> bool {
         self.0.reported_poll.load(Ordering::Relaxed) == self.0.poll_count.load(Ordering::Relaxed)
     }
 }
@@ -294,11 +294,11 @@ mod tests {
         assert_eq!(check(&mut watchdog, 1100), [(pattern, 100)]);
         assert_eq!(check(&mut watchdog, 1150), []);
         assert_eq!(heartbeat.blocking_polls(), 1);
-        assert!(poll_guard.is_reported());
+        assert!(poll_guard.has_warning());
         drop(poll_guard);
         assert_eq!(check(&mut watchdog, 1200), []);
         assert!(
-            !heartbeat.start_poll(Some("/slow/{id}")).is_reported(),
+            !heartbeat.start_poll(Some("/slow/{id}")).has_warning(),
             "another poll was reported"
         );
     }
