@@ -195,8 +195,8 @@ impl Files {
         self.configure_dir(|folder| folder.hidden_files = true)
     }
 
-    /// Follows symbolic links to targets beneath the directory. Links that lead out of it, and on
-    /// Linux all absolute links, are still not followed.
+    /// Follows symbolic links to targets beneath the directory. Links that lead out of it are still
+    /// not followed. On Linux, if `openat2` is available, no absolute links are followed.
     #[doc(alias = "disable_symlinks")]
     #[must_use]
     pub fn follow_symlinks(self) -> Self {
