@@ -151,7 +151,7 @@ impl OutputBuffer {
 
     /// Encrypts output into `tls_records` with `send`, without copying the plaintext first.
     /// Encrypts at most `bytes_max` bytes of a shared chunk (or [`ZERO_COPY_BYTES_MIN`], if that is
-    /// more). Encrypts the bytes after the chunk only once all of the chunk is encrypted.
+    /// more). Does not encrypt the bytes after the chunk until all of the chunk is encrypted.
     fn encrypt(
         &mut self,
         bytes_max: usize,
