@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http::StatusCode;
 use http_body::Body as _;
-use peregrine_web::extract::FromRequest;
+use peregrine_web::extract::{FromRequest, optional_from_body};
 use peregrine_web::memory::{MemoryPressure, MemoryReservation, pressure};
 use peregrine_web::{Body, BodyError, Problem, Request};
 use std::fmt;
@@ -103,11 +103,7 @@ impl FromRequest for Multipart {
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        let has_type = request.parts.head.header_bytes("content-type").is_some();
-        if request.body.length() == Some(0) && !has_type {
-            return Ok(None);
-        }
-        Self::from_request(request).await.map(Some)
+        optional_from_body(request).await
     }
 }
 

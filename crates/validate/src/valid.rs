@@ -6,8 +6,10 @@ use crate::{probe, recorder};
 use garde::{Report, Validate};
 #[cfg(feature = "multipart")]
 use peregrine_multipart::MultipartForm;
-use peregrine_web::extract::RouteRequirements;
-use peregrine_web::extract::{Form, FromRequest, FromRequestParts, Json, Path, Query, json_with};
+use peregrine_web::extract::{
+    Form, FromRequest, FromRequestParts, Json, Path, Query, RouteRequirements, json_with,
+    optional_from_body,
+};
 use peregrine_web::request::Parts;
 use peregrine_web::state::States;
 use peregrine_web::{Problem, Request};
@@ -104,12 +106,8 @@ where
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        if has_no_body(&request) { Ok(None) } else { Self::from_request(request).await.map(Some) }
+        optional_from_body(request).await
     }
-}
-
-fn has_no_body(request: &Request) -> bool {
-    request.body.length() == Some(0) && request.parts.head.header_bytes("content-type").is_none()
 }
 
 impl<T> FromRequest for Valid<Form<T>>

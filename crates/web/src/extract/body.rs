@@ -20,7 +20,27 @@ pub(crate) async fn read_body<T>(body: Body, read: impl FnOnce(&[u8]) -> T) -> R
     Ok(result)
 }
 
+/// Whether the request has neither a body nor a `Content-Type`. With a `Content-Type`, it has a
+/// body, even if the body is empty.
+pub(super) fn has_no_body(request: &Request) -> bool {
+    request.body.length() == Some(0) && request.parts.head.header_bytes("content-type").is_none()
+}
+
+/// Implements [`FromRequest::optional_from_request`] for a value that is absent if the request has
+/// neither a body nor a `Content-Type`.
+///
+/// # Errors
+/// Those of [`FromRequest::from_request`].
+pub async fn optional_from_body<T: FromRequest>(request: Request) -> Result<Option<T>, Problem> {
+    if has_no_body(&request) {
+        return Ok(None);
+    }
+    T::from_request(request).await.map(Some)
+}
+
 /// The whole body, up to its limit ([`DEFAULT_BODY_BYTES_MAX`](super::DEFAULT_BODY_BYTES_MAX)).
+///
+/// `Option<Bytes>` is `None` for a request with neither a body nor a `Content-Type`.
 ///
 /// ```
 /// async fn count(bytes: peregrine::bytes::Bytes) -> String {
@@ -33,19 +53,31 @@ impl FromRequest for Bytes {
         let limit = request.body.buffer_limit();
         Ok(request.body.into_bytes(limit).await?)
     }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        optional_from_body(request).await
+    }
 }
 
 /// The whole body, up to its limit ([`DEFAULT_BODY_BYTES_MAX`](super::DEFAULT_BODY_BYTES_MAX)).
+///
+/// `Option<Vec<u8>>` is `None` for a request with neither a body nor a `Content-Type`.
 impl FromRequest for Vec<u8> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let limit = request.body.buffer_limit();
         Ok(request.body.collect(limit).await?)
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        optional_from_body(request).await
     }
 }
 
 /// The whole body as text, up to its limit
 /// ([`DEFAULT_BODY_BYTES_MAX`](super::DEFAULT_BODY_BYTES_MAX)). It must be UTF-8, regardless of the
 /// `Content-Type`.
+///
+/// `Option<String>` is `None` for a request with neither a body nor a `Content-Type`.
 impl FromRequest for String {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let limit = request.body.buffer_limit();
@@ -60,9 +92,13 @@ impl FromRequest for String {
             .with_member("offset", offset)
         })
     }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        optional_from_body(request).await
+    }
 }
 
-/// The body as a stream of chunks.
+/// The body as a stream of chunks. `Option<Body>` is always `Some`.
 ///
 /// ```
 /// use peregrine::web::{Body, Problem};

@@ -1,6 +1,6 @@
 //! URL-encoded forms, from the body or from the query.
 
-use super::body::read_body;
+use super::body::{has_no_body, read_body};
 use super::content_type::{check_content_type, is_form};
 use super::{Form, FromRequest, query};
 use crate::http::problem::Problem;
@@ -25,11 +25,10 @@ impl<T: DeserializeOwned> FromRequest for Form<T> {
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        let head = &request.parts.head;
         let is_absent = if is_in_query(&request) {
-            head.query().is_none()
+            request.parts.head.query().is_none()
         } else {
-            request.body.length() == Some(0) && head.header_bytes("content-type").is_none()
+            has_no_body(&request)
         };
         if is_absent { Ok(None) } else { Self::from_request(request).await.map(Some) }
     }

@@ -1,6 +1,6 @@
 //! JSON from the body.
 
-use super::body::read_body;
+use super::body::{has_no_body, optional_from_body, read_body};
 use super::content_type::{check_content_type, is_json};
 use super::{FromRequest, Json, truncate};
 use crate::http::problem::Problem;
@@ -21,10 +21,7 @@ impl<T: DeserializeOwned> FromRequest for Json<T> {
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        if has_no_body(&request) {
-            return Ok(None);
-        }
-        Self::from_request(request).await.map(Some)
+        optional_from_body(request).await
     }
 }
 
@@ -62,11 +59,6 @@ pub(crate) fn json_from_line<T: DeserializeOwned>(line: &[u8], number: u64) -> R
         problem.detail = format!("line {number}: {}", problem.detail).into();
         problem.with_member("line", number)
     })
-}
-
-/// Whether the request has no body. With a `Content-Type` it has one, even if it is empty.
-fn has_no_body(request: &Request) -> bool {
-    request.body.length() == Some(0) && request.parts.head.header_bytes("content-type").is_none()
 }
 
 fn empty_body() -> Problem {

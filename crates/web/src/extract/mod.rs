@@ -54,6 +54,8 @@ pub use crate::http::interim::InterimError;
 pub use crate::http::requirements::RouteRequirements;
 pub use crate::http::response::content::{Form, Json};
 pub use accept::{Accept, Negotiation};
+#[doc(hidden)]
+pub use body::optional_from_body;
 pub use client_ip::ClientIp;
 pub use connection::PeerAddr;
 #[cfg(feature = "cbor")]

@@ -1,7 +1,7 @@
 //! Newline-delimited JSON, in requests and responses.
 
 use crate::extract::content_type::check_content_type;
-use crate::extract::{FromRequest, json_from_line};
+use crate::extract::{FromRequest, json_from_line, optional_from_body};
 use crate::http::body::{Body, BodyError};
 use crate::http::coop::yield_now;
 use crate::http::memory::{MemoryPressure, MemoryReservation, pressure};
@@ -42,7 +42,8 @@ const MEDIA_TYPE: &str = "application/x-ndjson";
 /// If a line cannot be read as a `T`, [`NdJson::next`] returns a [`Problem`] with the line's
 /// number. If a line is longer than 64 KiB ([`NdJson::line_bytes_max`]), it also returns a problem,
 /// and stops reading. Empty lines are skipped. The whole body has the usual limit (see [`Body`]):
-/// set [`body_limit`](crate::HandlerExt::body_limit) if a stream may be longer.
+/// set [`body_limit`](crate::HandlerExt::body_limit) if a stream may be longer. `Option<NdJson<T>>`
+/// is `None` for a request with neither a body nor a `Content-Type`.
 ///
 /// ```
 /// use peregrine::App;
@@ -255,6 +256,10 @@ impl<T: DeserializeOwned> FromRequest for NdJson<T> {
         };
         check_content_type(&request.parts.head, MEDIA_TYPE, is_ndjson)?;
         Ok(Self::new(request.body))
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        optional_from_body(request).await
     }
 }
 

@@ -135,6 +135,9 @@ impl<'v> Validators<'v> {
 /// conditions after the handler has responded, so it works for reads only. A handler that changes a
 /// resource must check the conditions before the change.
 ///
+/// Extraction never fails, so `Option<Preconditions>` is `Some` even for a request without
+/// conditions.
+///
 /// ```
 /// use peregrine::prelude::*;
 /// use peregrine::web::extract::Preconditions;
@@ -421,6 +424,14 @@ mod tests {
             let status = client.put(path).header(field, value).send_blocking().status();
             assert_eq!(status, expected, "{path} {field}: {value}");
         }
+    }
+
+    #[test]
+    fn optional_preconditions_are_present_without_conditions() {
+        let client = App::new()
+            .get("/", async |conditions: Option<Preconditions>| conditions.is_some().to_string())
+            .test();
+        assert_eq!(client.get("/").send_blocking().text(), "true");
     }
 
     #[test]

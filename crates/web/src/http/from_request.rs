@@ -43,8 +43,9 @@ pub trait FromRequestParts: Sized {
     /// Extracts the value if it is present, for an argument of type `Option<Self>`.
     ///
     /// The extractors of this crate distinguish an absent value (`None`) from an invalid one (a
-    /// problem). Unless this method is overridden, every problem that is the client's fault (status
-    /// below 500) counts as absence.
+    /// problem). The value of an extractor that never fails is always present. Unless this method
+    /// is overridden, every problem that is the client's fault (status below 500) counts as
+    /// absence.
     ///
     /// # Errors
     /// The value is present but invalid, or the server failed.
@@ -99,7 +100,9 @@ pub trait FromRequest<Via = ViaRequest>: Sized {
     fn from_request(request: Request) -> impl Future<Output = Result<Self, Problem>>;
 
     /// Extracts the value if it is present, as [`FromRequestParts::optional_from_request_parts`]
-    /// does.
+    /// does. For the extractors of this crate that read the body, the value is absent if the
+    /// request has neither a body nor a `Content-Type`; only [`Form`](crate::extract::Form) reads
+    /// the query of GET and HEAD requests instead.
     ///
     /// # Errors
     /// The value is present but invalid, or the server failed.

@@ -1,7 +1,8 @@
 //! Data formats besides JSON, and bodies as streams.
 
+use bytes::Bytes;
 use futures_core::Stream;
-use peregrine_web::extract::{Accept, Cbor, Json, MessagePack, Protobuf, SimdJson};
+use peregrine_web::extract::{Accept, Cbor, Form, Json, MessagePack, NdJson, Protobuf, SimdJson};
 use peregrine_web::testing::{TestClient, TestResponse, block_on};
 use peregrine_web::{App, Body, HandlerExt, Next, Request, Response};
 use serde::{Deserialize, Serialize};
@@ -59,7 +60,7 @@ fn bird() -> Bird {
     Bird { name: "kestrel".into(), tags, weight: Some(0.25), count: 7 }
 }
 
-fn post(path: &str, media_type: &str, body: impl Into<bytes::Bytes>) -> TestResponse {
+fn post(path: &str, media_type: &str, body: impl Into<Bytes>) -> TestResponse {
     client().post(path).header("content-type", media_type).body(body).send_blocking()
 }
 
@@ -144,6 +145,62 @@ fn rejects_invalid_bodies_with_the_problems_of_json() {
     let none = client().post("/perhaps").send_blocking().text();
     assert_eq!(none, "None");
     assert_eq!(post("/perhaps", "application/msgpack", vec![5]).text(), "Some(MessagePack(5))");
+}
+
+#[test]
+fn an_optional_body_may_be_absent_but_not_invalid() {
+    async fn is_some<T>(value: Option<T>) -> String {
+        value.is_some().to_string()
+    }
+    let client = App::new()
+        .post("/json", is_some::<Json<u8>>)
+        .post("/fast", is_some::<SimdJson<u8>>)
+        .post("/form", is_some::<Form<BTreeMap<String, u8>>>)
+        .post("/pack", is_some::<MessagePack<u8>>)
+        .post("/cbor", is_some::<Cbor<u8>>)
+        .post("/proto", is_some::<Protobuf<Seen>>)
+        .post("/lines", is_some::<NdJson<u8>>)
+        .post("/text", is_some::<String>)
+        .post("/bytes", is_some::<Bytes>)
+        .post("/vec", is_some::<Vec<u8>>)
+        .test()
+        .body_limit(10);
+    let send = |path: &str, media_type: &str, body: &[u8]| {
+        client.post(path).header("content-type", media_type).body(body.to_vec()).send_blocking()
+    };
+    for (path, media_type, valid) in [
+        ("/json", "application/json", &b"7"[..]),
+        ("/fast", "application/json", &b"7"[..]),
+        ("/form", "application/x-www-form-urlencoded", &b"a=7"[..]),
+        ("/pack", "application/msgpack", &b"\x07"[..]),
+        ("/cbor", "application/cbor", &b"\x07"[..]),
+        ("/proto", "application/protobuf", &b""[..]),
+        ("/lines", "application/x-ndjson", &b"7\n"[..]),
+        ("/text", "text/plain", &b""[..]),
+        ("/bytes", "text/plain", &b""[..]),
+        ("/vec", "text/plain", &b""[..]),
+    ] {
+        assert_eq!(client.post(path).send_blocking().text(), "false", "{path}");
+        assert_eq!(send(path, media_type, valid).text(), "true", "{path}");
+        let has_media_type = media_type != "text/plain";
+        let expected = if has_media_type { 415 } else { 200 };
+        assert_eq!(send(path, "application/x-other", valid).status(), expected, "{path}");
+        // An extractor of lines has returned before it reads the body.
+        let expected = if path == "/lines" { 200 } else { 413 };
+        assert_eq!(send(path, media_type, &[b' '; 11]).status(), expected, "{path}");
+    }
+    for (path, media_type, invalid, expected) in [
+        ("/json", "application/json", &b"x"[..], 400),
+        ("/json", "application/json", &b""[..], 400),
+        ("/fast", "application/json", &b"x"[..], 400),
+        ("/form", "application/x-www-form-urlencoded", &b"a=x"[..], 422),
+        ("/pack", "application/msgpack", &b"\x07\x01"[..], 400),
+        ("/cbor", "application/cbor", &b"\x07\x01"[..], 400),
+        ("/proto", "application/protobuf", &b"\x0a\x09"[..], 400),
+        ("/text", "text/plain", &b"\xff"[..], 400),
+    ] {
+        assert_eq!(send(path, media_type, invalid).status(), expected, "{path} {invalid:?}");
+    }
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use super::message_pack_depth::exceeds_depth;
 use super::shared::{
-    DEPTH_MAX, check_content_type, empty_body, has_no_body, is_one_of, respond, syntax_problem,
+    DEPTH_MAX, check_content_type, empty_body, is_one_of, respond, syntax_problem,
 };
-use crate::extract::{FromRequest, field_problem, read_body};
+use crate::extract::{FromRequest, field_problem, optional_from_body, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
@@ -54,10 +54,7 @@ impl<T: DeserializeOwned> FromRequest for MessagePack<T> {
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        if has_no_body(&request) {
-            return Ok(None);
-        }
-        Self::from_request(request).await.map(Some)
+        optional_from_body(request).await
     }
 }
 

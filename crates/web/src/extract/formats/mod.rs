@@ -23,6 +23,7 @@ pub use protobuf::Protobuf;
 
 #[cfg(any(feature = "cbor", feature = "message-pack", feature = "protobuf"))]
 mod shared {
+    use crate::extract::body::has_no_body;
     use crate::extract::content_type;
     use crate::http::problem::Problem;
     use crate::http::request::Request;
@@ -44,12 +45,6 @@ mod shared {
             return Err(empty_body(expected));
         }
         content_type::check_content_type(&request.parts.head, expected, accepts)
-    }
-
-    /// Whether the request has no body. With a `Content-Type` it has one, even if it is empty.
-    pub(super) fn has_no_body(request: &Request) -> bool {
-        request.body.length() == Some(0)
-            && request.parts.head.header_bytes("content-type").is_none()
     }
 
     pub(super) fn empty_body(expected: &str) -> Problem {

@@ -1,7 +1,7 @@
 //! Protocol Buffers.
 
 use super::shared::{check_content_type, is_one_of, respond, syntax_problem};
-use crate::extract::{FromRequest, read_body};
+use crate::extract::{FromRequest, optional_from_body, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
@@ -15,7 +15,8 @@ use prost::Message;
 /// The `Content-Type` of a request must be `application/protobuf`, `application/x-protobuf`,
 /// `application/vnd.google.protobuf`, or a type with the suffix `+protobuf`. The problems are 415,
 /// 400 (kinds `invalid-protobuf` and `empty-body`) and 413. An empty body with a `Content-Type` is
-/// a message with all fields at their defaults.
+/// a message with all fields at their defaults. `Option<Protobuf<T>>` is `None` for a request with
+/// neither a body nor a `Content-Type`.
 ///
 /// ```
 /// use peregrine::App;
@@ -50,6 +51,10 @@ impl<T: Message + Default> FromRequest for Protobuf<T> {
         message.map(Self).map_err(|error| {
             syntax_problem("invalid-protobuf", format!("the body is not a valid message: {error}"))
         })
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        optional_from_body(request).await
     }
 }
 

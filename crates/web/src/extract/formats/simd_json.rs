@@ -1,6 +1,6 @@
 //! JSON read with SIMD instructions.
 
-use crate::extract::{FromRequest, Json, json_with_parser};
+use crate::extract::{FromRequest, Json, json_with_parser, optional_from_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
@@ -55,11 +55,7 @@ impl<T: DeserializeOwned> FromRequest for SimdJson<T> {
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        let is_empty = request.body.length() == Some(0);
-        if is_empty && request.parts.head.header_bytes("content-type").is_none() {
-            return Ok(None);
-        }
-        Self::from_request(request).await.map(Some)
+        optional_from_body(request).await
     }
 }
 
