@@ -156,8 +156,8 @@ const QUEUE_DELAY: MetricFamily<'_> = family(
     "peregrine_queue_delay_seconds",
     MetricType::Histogram,
     "seconds",
-    "How long requests waited for their worker's thread after it had polled the kernel. Without \
-     queue_delay_target, one request in 16 is measured.",
+    "How long requests waited for their worker's thread after it had polled the kernel. One \
+     request in 16 is measured.",
 );
 const SHEDDING: MetricFamily<'_> = family(
     "peregrine_worker_shedding",
