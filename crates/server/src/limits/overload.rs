@@ -85,8 +85,8 @@ pub struct OverloadLimits {
     pub queue_delay_interval: Duration,
     /// How many bytes of memory a worker may use for its connections: buffers, request bodies in
     /// memory, responses that wait to be sent, TLS sessions, HTTP/2 tables. Default `auto`: all
-    /// workers together may use half of the memory that the process may use, according to its
-    /// cgroups or the machine. `off`: no limit.
+    /// workers together may use half of the memory that the process may use, which is the smallest
+    /// of the machine's memory and the limits of the process's cgroups. `off`: no limit.
     ///
     /// Memory that handlers allocate does not count, nor does response content that is static or
     /// shared with other owners, memory of the kernel, or up to 8 MiB that is pooled for reuse. The
@@ -112,11 +112,10 @@ pub struct OverloadLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryMax {
     /// All workers together may use half of the memory that the process may use. That memory is the
-    /// smallest limit of the process's cgroup (version 1 or 2) and its parent cgroups or, if none
-    /// has a limit, the memory of the machine. Each worker may use an equal part, but at least
-    /// 16 MiB. The other half is for the application, the kernel's buffers, and memory that is not
-    /// counted. On systems other than Linux, the memory is not known, and each worker may use
-    /// 1 GiB.
+    /// smallest of the machine's memory and the limits of the process's cgroup (version 1 or 2) and
+    /// its parent cgroups. Each worker may use an equal part, but at least 16 MiB. The other half
+    /// is for the application, the kernel's buffers, and memory that is not counted. On systems
+    /// other than Linux, the memory is not known, and each worker may use 1 GiB.
     ///
     /// The server determines the limit when it starts and when the configuration is reloaded. It
     /// logs the limit at startup, and the metric `peregrine_worker_memory_max_bytes` shows it.
