@@ -37,7 +37,9 @@ pub struct AccessLogConfig {
     pub include_query: bool,
     /// Patterns of routes whose requests are not logged, such as `/health`. Applied on reload.
     pub excluded_routes: Vec<String>,
-    /// The maximum number of unwritten bytes per worker. Lines beyond it are dropped and counted.
+    /// The size of each worker's queue of unwritten lines. Lines that do not fit are dropped and
+    /// counted. A second queue of the same size receives the lines that are logged while the writer
+    /// thread empties the first one, so up to twice as many bytes can wait.
     #[serde(with = "ByteSize")]
     pub queue_bytes_max: usize,
     /// How long shutdown waits until all lines are written.

@@ -214,6 +214,10 @@ impl AccessLogOptions {
     /// Limits the size of each worker's queue, in bytes. If a line does not fit into the queue, it
     /// is dropped and counted. Default: 1 MiB. Memory is allocated only for lines that are in the
     /// queue.
+    ///
+    /// A second queue of the same size receives the lines that are logged while the writer thread
+    /// empties the first one, so up to twice as many bytes can wait. Lines that the writer thread
+    /// has taken and is writing no longer count.
     pub fn queue_bytes_max(mut self, bytes_max: usize) -> Self {
         self.queue_bytes_max = bytes_max;
         self

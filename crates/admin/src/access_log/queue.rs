@@ -20,7 +20,7 @@ const LOCK_ATTEMPTS: usize = 4;
 pub(super) struct LineQueue {
     /// The index of the worker.
     worker: usize,
-    /// The maximum size of the lines in each slot.
+    /// The maximum size of the lines in each slot, so both together can hold twice as much.
     bytes_max: usize,
     /// The worker uses the second slot only while the writer thread has locked the first one. The
     /// writer thread locks one slot at a time, and only to remove its contents. So one of the two
