@@ -171,7 +171,7 @@ impl RateLimit {
     }
 
     /// Names the limit in header fields and problems. Give each of several limits a different name;
-    /// in Redis, limits with the same name and rate share their counters.
+    /// in Redis, limits with the same name, rate and burst share their counters.
     pub fn name(self, name: impl Into<String>) -> Self {
         self.configure_limit(|spec| spec.name = name.into())
     }
@@ -254,8 +254,8 @@ impl RateLimit {
         self.configure(|settings| settings.sends_headers = false)
     }
 
-    /// Counts in Redis, so that several machines share the limits. Limits with the same name and
-    /// rate are one limit there: name them.
+    /// Counts in Redis, so that several machines share the limits. Limits with the same name, rate
+    /// and burst are one limit there: name them.
     #[cfg(feature = "redis")]
     pub fn redis_store(self, store: RedisStore) -> Self {
         self.configure(|settings| settings.redis = Some(store))

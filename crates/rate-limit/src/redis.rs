@@ -72,11 +72,12 @@ pub enum OnStoreFailure {
 /// A Redis server, or a compatible one that runs its Lua scripts. Clusters are not supported.
 ///
 /// Each request costs one round trip, on a connection that each worker keeps open. The names of
-/// Redis keys contain the limit's name and rate and a hash of the key; entries expire when their
-/// debt is zero.
+/// Redis keys contain the limit's name, rate and burst and a hash of the key; entries expire when
+/// their debt is zero.
 ///
-/// Machines share limits by name and rate. Two limits of one program with the same name and rate,
-/// such as two unnamed ones, would therefore count together: give each a different name.
+/// Machines share a limit if its name, rate and burst are equal. Two limits of one program for
+/// which all three are equal, such as two unnamed ones, would therefore count together: give each
+/// a different name.
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
@@ -258,8 +259,8 @@ thread_local! {
     static CONNECTIONS: RefCell<HashMap<u64, Connection>> = RefCell::default();
 }
 
-/// Builds the name of a Redis key. It contains the rate, because a value stored under another rate
-/// is not a debt at this one.
+/// Builds the name of a Redis key. It contains the rate and the burst, because a value stored under
+/// another rate is not a debt at this one.
 fn redis_key(prefix: &str, name: &str, quota: Quota, key: &ResolvedKey<'_>) -> String {
     let Quota { emission_interval: interval, burst } = quota;
     format!("{prefix}{name}:{burst}x{interval}us:{}", key.digest())
