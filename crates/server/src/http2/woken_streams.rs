@@ -57,13 +57,10 @@ impl WokenStreams {
 
     /// Clears the connection's waker and all wake-ups.
     pub(super) fn clear(&self) {
-        let connection_waker = {
-            let mut set = self.lock();
-            set.words.fill(0);
-            set.has_woken = false;
-            set.connection_waker.take()
-        };
-        drop(connection_waker);
+        let mut set = self.lock();
+        set.words.fill(0);
+        set.has_woken = false;
+        set.connection_waker = None;
     }
 
     /// Marks a stream as woken.
