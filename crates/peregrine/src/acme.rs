@@ -64,7 +64,7 @@ impl AcmeClients {
             let shutdown = async move {
                 drop(shutdown_state.wait_for(|state| *state > Lifecycle::Serving).await)
             };
-            client.start(serving, shutdown).map_err(Error::Worker)
+            client.start(serving, shutdown).map_err(Error::Thread)
         };
         self.clients.into_iter().map(start).collect()
     }

@@ -53,8 +53,9 @@ pub enum Error {
     },
     /// A setting has an invalid value.
     Config(String),
-    /// A thread of the server could not be started, or a worker's thread ended with an error. The
-    /// message begins with `a worker failed` in both cases.
+    /// A thread of the server, or the runtime that it needs, could not be started.
+    Thread(io::Error),
+    /// A worker's thread ended with an error.
     Worker(io::Error),
     /// A worker's thread panicked: in the function that builds the application, in the `Drop` of a
     /// value that the application holds, or in the server itself.
@@ -94,7 +95,7 @@ impl From<AccessLogError> for Error {
     fn from(error: AccessLogError) -> Self {
         match error {
             AccessLogError::Open { target, cause } => Self::AccessLog { target, cause },
-            AccessLogError::Thread(cause) => Self::Worker(cause),
+            AccessLogError::Thread(cause) => Self::Thread(cause),
         }
     }
 }
@@ -131,6 +132,9 @@ impl fmt::Display for Error {
                 write!(f, "the {driver} driver cannot run here: {cause}")
             }
             Self::Config(cause) => f.write_str(cause),
+            Self::Thread(cause) => {
+                write!(f, "cannot start a server thread: {cause}{}", exhaustion_hint(cause))
+            }
             Self::Worker(cause) => write!(f, "a worker failed: {cause}{}", exhaustion_hint(cause)),
             Self::WorkerPanicked { worker, cause } => write!(
                 f,
@@ -218,6 +222,7 @@ impl StdError for Error {
             Self::InvalidAddress { cause, .. }
             | Self::Bind { cause, .. }
             | Self::AccessLog { cause, .. }
+            | Self::Thread(cause)
             | Self::Worker(cause)
             | Self::Signals(cause)
             | Self::Handover(cause) => Some(cause),
@@ -251,6 +256,7 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::Bind { cause, .. }
             | Error::AccessLog { cause, .. }
+            | Error::Thread(cause)
             | Error::Worker(cause)
             | Error::Signals(cause)
             | Error::Handover(cause) => cause.kind(),
@@ -308,7 +314,9 @@ mod tests {
             (bind_error("127.0.0.1:80", 24), "ulimit -n"),
             (Error::Worker(io::Error::from_raw_os_error(24)).to_string(), "ulimit -n"),
             (Error::Signals(io::Error::from_raw_os_error(24)).to_string(), "ulimit -n"),
-            (Error::Worker(io::Error::from_raw_os_error(11)).to_string(), "TasksMax="),
+            (Error::Thread(io::Error::from_raw_os_error(24)).to_string(), "ulimit -n"),
+            (Error::Thread(io::Error::from_raw_os_error(11)).to_string(), "TasksMax="),
+            (Error::Thread(io::Error::from_raw_os_error(11)).to_string(), "cannot start a server"),
         ] {
             assert!(text.contains(hint), "{text}");
         }

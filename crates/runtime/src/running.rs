@@ -102,14 +102,14 @@ impl RunningServer {
             let name = format!("peregrine-{}", worker.id);
             let responder = manager_watchdog.as_mut().map(|watchdog| watchdog.responder());
             let run = worker.into_thread_body(make_app(), &running.handle, heartbeat, responder);
-            threads::spawn_thread(name, Box::new(run)).map_err(Error::Worker)?;
+            threads::spawn_thread(name, Box::new(run)).map_err(Error::Thread)?;
         }
         running.wait_until_ready(count)?;
         if let Some(threshold) = settings.limits.blocking_poll_threshold {
-            blocking::start_blocking_watchdog(heartbeats, threshold).map_err(Error::Worker)?;
+            blocking::start_blocking_watchdog(heartbeats, threshold).map_err(Error::Thread)?;
         }
         if let Some(watchdog) = manager_watchdog {
-            watchdog.start(running.handle()).map_err(Error::Worker)?;
+            watchdog.start(running.handle()).map_err(Error::Thread)?;
         }
         Ok(running)
     }
@@ -376,7 +376,7 @@ pub fn run_on_thread(
         let _ = sender.send(work());
     };
     let name = "peregrine-wait".to_owned();
-    thread::Builder::new().name(name).spawn(run).map_err(Error::Worker)?;
+    thread::Builder::new().name(name).spawn(run).map_err(Error::Thread)?;
     Ok(receiver)
 }
 

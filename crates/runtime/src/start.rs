@@ -93,7 +93,7 @@ pub fn start(
         ..
     } = parts;
     let worker_count = driver_options.len();
-    init_tokio().map_err(Error::Worker)?;
+    init_tokio().map_err(Error::Thread)?;
     let SelectedDriver { drivers, description } = parts.driver.choose(&driver_options)?;
     let proxies = parts.trusted_proxies.as_ref();
     let mut listeners =
@@ -104,7 +104,7 @@ pub fn start(
     let admin = admin.zip(state.as_ref()).map(|(admin, state)| admin.start(state)).transpose()?;
     let Listeners { per_worker, addresses, socket_files, listener_fds } = listeners;
     let log = parts.access_log.map(|log| log.start(worker_count)).transpose()?;
-    let reload_fn = (parts.start_reloaders)(log.as_ref()).map_err(Error::Worker)?;
+    let reload_fn = (parts.start_reloaders)(log.as_ref()).map_err(Error::Thread)?;
     if let Some(reload_fn) = &reload_fn {
         control.handle.set_reload_fn(reload_fn);
     }
@@ -138,7 +138,7 @@ pub fn start(
     let mut running =
         RunningServer::start(workers, make_app, addresses, socket_files, &settings, control)?;
     running.set_admin(admin);
-    running.set_reload_fn(ensure_spare_thread(reload_fn).map_err(Error::Worker)?);
+    running.set_reload_fn(ensure_spare_thread(reload_fn).map_err(Error::Thread)?);
     running.set_access_log(flush);
     if let Some(start_acme) = parts.start_acme {
         running.set_acme_threads(start_acme(&running.handle().subscribe())?);

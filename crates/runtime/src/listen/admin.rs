@@ -166,7 +166,7 @@ impl AdminListener {
     ) -> Result<(RunningAdmin, ListenAddr), Error> {
         let Self { listeners, address, sharing, is_inherited } = self;
         let admin = RunningAdmin::start(listeners, sharing, is_inherited, state);
-        Ok((admin.map_err(Error::Worker)?, address))
+        Ok((admin.map_err(Error::Thread)?, address))
     }
 }
 
