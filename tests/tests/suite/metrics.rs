@@ -51,7 +51,7 @@ on_both_drivers! {
     the_admin_listener_responds_while_all_workers_are_blocked,
     a_full_server_responds_on_the_admin_listener,
     clients_of_the_admin_listener_keep_no_probe_out,
-    who_has_no_memory_is_ready_unless_somebody_asks_for_that,
+    low_memory_makes_a_server_unready_only_if_the_probe_asks_for_overload,
     readiness_fails_first_and_the_listener_closes_last,
     a_server_that_starts_is_not_ready,
     routes_and_connections_are_listed,
@@ -703,7 +703,7 @@ fn clients_of_the_admin_listener_keep_no_probe_out(choice: DriverChoice) {
     }
 }
 
-fn who_has_no_memory_is_ready_unless_somebody_asks_for_that(choice: DriverChoice) {
+fn low_memory_makes_a_server_unready_only_if_the_probe_asks_for_overload(choice: DriverChoice) {
     use peregrine::web::memory::MemoryReservation;
     let overload =
         OverloadLimits { memory_max: MemoryMax::Bytes(4 << 20), ..OverloadLimits::default() };

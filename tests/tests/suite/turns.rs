@@ -27,11 +27,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 on_both_drivers! {
-    requests_that_came_together_let_others_have_their_turn,
-    bodies_that_are_always_ready_let_others_have_their_turn,
-    messages_that_become_large_let_others_have_their_turn,
-    messages_that_are_compressed_let_others_have_their_turn,
-    uploads_in_small_chunks_let_others_have_their_turn,
+    pipelined_requests_do_not_starve_other_connections,
+    bodies_that_are_always_ready_do_not_starve_other_connections,
+    messages_that_become_large_do_not_starve_other_connections,
+    messages_that_are_compressed_do_not_starve_other_connections,
+    uploads_in_small_chunks_do_not_starve_other_connections,
     a_client_of_http_2_is_heard_beside_a_body_that_is_always_ready,
     a_request_is_read_beside_a_body_that_is_always_ready,
     what_is_ready_at_the_cut_is_delivered_and_not_called_cut,
@@ -213,7 +213,7 @@ fn is_fair(running: &RunningServer, what: &str, most: u64) {
     assert!(median < most, "{what}: {all:?}");
 }
 
-fn requests_that_came_together_let_others_have_their_turn(choice: DriverChoice) {
+fn pipelined_requests_do_not_starve_other_connections(choice: DriverChoice) {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
     let Some(running) = start(choice) else { return };
     let mut asks = connect(&running);
@@ -232,7 +232,7 @@ fn requests_that_came_together_let_others_have_their_turn(choice: DriverChoice) 
     reading.join().expect("the task does not panic");
 }
 
-fn bodies_that_are_always_ready_let_others_have_their_turn(choice: DriverChoice) {
+fn bodies_that_are_always_ready_do_not_starve_other_connections(choice: DriverChoice) {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
     for path in ["/plain", "/lines", "/packed/small", "/packed/empty", "/kept/small"] {
         let Some(running) = start(choice) else { return };
@@ -272,7 +272,7 @@ fn packed_socket(running: &RunningServer, path: &str) -> TcpStream {
     peer
 }
 
-fn messages_that_are_compressed_let_others_have_their_turn(choice: DriverChoice) {
+fn messages_that_are_compressed_do_not_starve_other_connections(choice: DriverChoice) {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
     // A turn is ten small messages, or one large one. Everything queued for the peer would be
     // thousands, and a turn of the connection is 64.
@@ -295,7 +295,7 @@ fn messages_that_are_compressed_let_others_have_their_turn(choice: DriverChoice)
     }
 }
 
-fn messages_that_become_large_let_others_have_their_turn(choice: DriverChoice) {
+fn messages_that_become_large_do_not_starve_other_connections(choice: DriverChoice) {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
     let Some(running) = start(choice) else { return };
     let mut peer = packed_socket(&running, "/messages");
@@ -318,7 +318,7 @@ fn messages_that_become_large_let_others_have_their_turn(choice: DriverChoice) {
     flood.join().expect("the task does not panic");
 }
 
-fn uploads_in_small_chunks_let_others_have_their_turn(choice: DriverChoice) {
+fn uploads_in_small_chunks_do_not_starve_other_connections(choice: DriverChoice) {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
     let chunks = b"4\r\nabcd\r\n".repeat(10_000);
     // One endless body, and many bodies together; and a body read by a separate task.

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 on_both_drivers! {
-    credentials_say_who_asks_and_others_are_told_how_to,
+    credentials_identify_the_user_and_a_401_names_the_schemes,
     workers_share_the_keys_of_an_issuer_and_ask_once,
 }
 
@@ -47,7 +47,7 @@ fn receive(mut peer: TcpStream) -> (String, String) {
     (text[9..12].to_owned(), text)
 }
 
-fn credentials_say_who_asks_and_others_are_told_how_to(choice: DriverChoice) {
+fn credentials_identify_the_user_and_a_401_names_the_schemes(choice: DriverChoice) {
     let app = || {
         let (password, key) = (SecretHash::new("open sesame"), SecretHash::new("k7"));
         let people = Authenticate::basic(async move |it: BasicAuth| {

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 on_both_drivers! {
     what_is_asked_and_answered_passes_and_what_is_about_a_connection_does_not,
     a_client_cannot_remove_what_middleware_has_set,
-    who_asks_is_told_and_cannot_be_forged,
+    forwarding_fields_name_the_client_and_cannot_be_forged,
     content_streams_both_ways_and_connections_are_used_again,
     a_client_that_takes_nothing_holds_the_upstream_back,
     trailers_pass_both_ways,
@@ -39,7 +39,7 @@ on_both_drivers! {
     the_upstream_is_notified_when_a_client_leaves,
     a_client_that_closes_ends_its_request_at_the_upstream,
     a_path_does_not_lead_out_of_what_is_meant,
-    checks_find_who_is_ill_and_who_is_well_again,
+    health_checks_detect_failed_and_recovered_upstreams,
     a_shutdown_does_not_wait_for_connections_that_wait,
     content_passes_with_any_method_and_no_content_is_said_so,
     no_protocol_leads_around_the_proxy,
@@ -50,14 +50,14 @@ on_both_drivers! {
     a_segment_that_some_servers_take_for_dots_is_one,
     what_is_too_large_is_refused_before_anybody_is_asked,
     an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_is_given_back,
-    a_connection_that_waits_ends_in_time_though_nobody_asks,
+    an_idle_upstream_connection_closes_without_further_requests,
     a_tunnel_that_one_side_has_ended_does_not_stay_for_ever,
     a_request_that_says_so_goes_no_further,
-    trailers_say_nothing_of_who_asks_and_how_it_came,
+    forwarding_and_connection_fields_are_removed_from_trailers,
     a_websocket_of_http2_passes_to_an_upstream_of_http1,
     requests_of_http2_are_whole_for_an_upstream_of_http1,
     interim_responses_pass_and_a_flood_of_them_does_not,
-    an_upstream_over_tls_is_asked_in_http2_and_only_if_it_is_who_it_says,
+    an_upstream_over_tls_gets_http2_requests_only_with_a_valid_certificate,
     an_upstream_of_http2_gives_and_takes_all_that_one_of_http1_does,
     requests_share_a_connection_of_http2_and_a_new_one_follows_its_end,
 }
@@ -331,7 +331,7 @@ fn what_was_named_to_the_server_around_an_application_is_passed_on() {
     assert!(answer.contains("\nx-user: guest"), "{answer}");
 }
 
-fn who_asks_is_told_and_cannot_be_forged(choice: DriverChoice) {
+fn forwarding_fields_name_the_client_and_cannot_be_forged(choice: DriverChoice) {
     let app = || App::new().subtree("/", |request: Request| echo(&request));
     let Some(upstream) = serve(choice, app) else { return };
     let upstreams = Upstreams::new([url(&upstream)]).expect("a URL");
@@ -827,7 +827,7 @@ fn a_path_does_not_lead_out_of_what_is_meant(choice: DriverChoice) {
     }
 }
 
-fn checks_find_who_is_ill_and_who_is_well_again(choice: DriverChoice) {
+fn health_checks_detect_failed_and_recovered_upstreams(choice: DriverChoice) {
     let is_ill = Arc::new(AtomicUsize::new(1));
     let shared = Arc::clone(&is_ill);
     let (moody, _) = peer(move |_, mut stream| {
@@ -1168,7 +1168,7 @@ fn an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_i
     assert_eq!((upstreams.statuses()[0].in_flight, upstreams.statuses()[0].failures), (0, 0));
 }
 
-fn a_connection_that_waits_ends_in_time_though_nobody_asks(choice: DriverChoice) {
+fn an_idle_upstream_connection_closes_without_further_requests(choice: DriverChoice) {
     let left = Arc::new(AtomicUsize::new(0));
     let noted = Arc::clone(&left);
     let (url, _) = peer(move |_, mut stream| {
@@ -1246,7 +1246,7 @@ fn a_request_that_says_so_goes_no_further(choice: DriverChoice) {
     assert!(answer.contains("\nmax-forwards: 0\n"), "{answer}");
 }
 
-fn trailers_say_nothing_of_who_asks_and_how_it_came(choice: DriverChoice) {
+fn forwarding_and_connection_fields_are_removed_from_trailers(choice: DriverChoice) {
     let seen = Arc::new(Mutex::new(String::new()));
     let shared = Arc::clone(&seen);
     let (url, _) = peer(move |_, mut stream| {
@@ -1454,7 +1454,7 @@ fn talks(proxy: &RunningServer) {
     assert_eq!(&answer, b"\x81\x05hello");
 }
 
-fn an_upstream_over_tls_is_asked_in_http2_and_only_if_it_is_who_it_says(choice: DriverChoice) {
+fn an_upstream_over_tls_gets_http2_requests_only_with_a_valid_certificate(choice: DriverChoice) {
     let Some(upstream) = over_tls(choice) else { return };
     let url = secure_url(&upstream);
     for version in secure::VERSIONS {

@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 on_both_drivers! {
-    who_is_not_who_it_should_be_is_asked_nothing,
+    an_upstream_with_an_invalid_certificate_receives_no_request,
     a_handshake_that_breaks_or_hangs_costs_a_gateway_error,
     what_alpn_agreed_on_is_what_is_spoken,
     content_that_is_cut_off_is_not_taken_for_whole,
@@ -142,7 +142,7 @@ fn head_of(wire: &mut impl Read) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-fn who_is_not_who_it_should_be_is_asked_nothing(choice: DriverChoice) {
+fn an_upstream_with_an_invalid_certificate_receives_no_request(choice: DriverChoice) {
     let heard = Arc::new(Mutex::new(String::new()));
     let good = identity(&["localhost"], &[], false);
     let others = [

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 on_both_drivers! {
     workers_count_together_and_let_in_as_many_as_there_may_be,
-    who_the_client_is_trusted_proxies_say,
+    behind_trusted_proxies_each_client_has_its_own_limit,
     a_body_that_is_refused_does_not_disturb_the_next_request,
 }
 
@@ -73,7 +73,7 @@ fn workers_count_together_and_let_in_as_many_as_there_may_be(choice: DriverChoic
     assert!(receive(send(&running, get("/free", ""))).ends_with("free"));
 }
 
-fn who_the_client_is_trusted_proxies_say(choice: DriverChoice) {
+fn behind_trusted_proxies_each_client_has_its_own_limit(choice: DriverChoice) {
     let by_plan = RateLimit::per_hour(1).name("plan").key_by(|parts| {
         parts.head.header("x-plan").map_or(RateLimitKey::exempt(), RateLimitKey::from_value)
     });

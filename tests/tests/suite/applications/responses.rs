@@ -22,7 +22,7 @@ on_both_drivers! {
     a_handler_that_panics_is_called_once,
     hints_come_before_a_response_that_takes_its_time,
     what_is_stale_and_good_still_is_not_made_again,
-    nobody_is_given_what_was_made_for_another,
+    users_do_not_receive_each_others_cached_pages,
 }
 
 /// Long enough for other requests to arrive meanwhile, even on a busy machine.
@@ -227,7 +227,7 @@ fn what_is_stale_and_good_still_is_not_made_again(choice: DriverChoice) {
     assert_eq!((made, u64::from(validated)), (1, store.stats().revalidated));
 }
 
-fn nobody_is_given_what_was_made_for_another(choice: DriverChoice) {
+fn users_do_not_receive_each_others_cached_pages(choice: DriverChoice) {
     let store = CacheStore::new();
     let app = move || {
         let verify = async |ApiKey(key): ApiKey| Some(key);

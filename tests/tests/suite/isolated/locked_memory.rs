@@ -39,7 +39,7 @@ tests! {
     rings_are_smaller_before_there_are_none,
     many_workers_start_with_the_limit_that_systems_have,
     where_not_all_rings_can_be_had_all_workers_run_on_tokio,
-    who_asks_for_io_uring_is_told_what_to_set,
+    a_server_that_requires_io_uring_reports_the_limit_that_it_needs,
     the_smallest_rings_serve_more_connections_than_they_hold_completions,
 }
 
@@ -87,7 +87,7 @@ fn where_not_all_rings_can_be_had_all_workers_run_on_tokio(program: &Program) {
     server.ends_well();
 }
 
-fn who_asks_for_io_uring_is_told_what_to_set(program: &Program) {
+fn a_server_that_requires_io_uring_reports_the_limit_that_it_needs(program: &Program) {
     let (mut process, line) = program.spawn(80, 8, "uring");
     assert!(line.contains("the io_uring driver cannot run here"), "{line}");
     assert!(line.contains("`LimitMEMLOCK=1344K`"), "{line}");

@@ -14,7 +14,7 @@ on_both_drivers! {
     a_manager_hears_of_the_start_an_upgrade_and_the_end,
     a_manager_hears_of_an_upgrade_that_fails,
     a_manager_hears_of_each_reload_that_a_signal_asks_for,
-    the_watchdog_is_told_while_every_worker_goes_on,
+    the_watchdog_is_notified_only_while_every_worker_runs,
 }
 
 /// The notification socket of a manager.
@@ -220,7 +220,7 @@ fn a_manager_hears_of_each_reload_that_a_signal_asks_for(driver: &str) {
     }
 }
 
-fn the_watchdog_is_told_while_every_worker_goes_on(driver: &str) {
+fn the_watchdog_is_notified_only_while_every_worker_runs(driver: &str) {
     let variables = [("WATCHDOG_USEC", "400000")];
     let (manager, mut program) = Manager::start(driver, "blocker tcp workers=2", &variables);
     for _ in 0..5 {

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 on_both_drivers! {
-    what_is_in_flight_ends_and_the_process_with_it_and_the_report_names_who_was_cut,
+    requests_in_flight_complete_and_the_report_names_those_that_were_cut,
     readiness_goes_before_the_door_is_shut,
 }
 
@@ -90,7 +90,7 @@ fn rest(mut stream: impl Read) -> Vec<u8> {
     all
 }
 
-fn what_is_in_flight_ends_and_the_process_with_it_and_the_report_names_who_was_cut(driver: &str) {
+fn requests_in_flight_complete_and_the_report_names_those_that_were_cut(driver: &str) {
     let mut program = Program::start(driver, "app tcp unix tls workers=2 shutdown=5");
     // An idle client, a slow request, an incomplete upload, streams, and a WebSocket.
     let mut idle = begins(&program, "GET /ready HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 on_both_drivers! {
     a_successor_serves_where_its_predecessor_did,
-    who_waits_in_a_queue_is_served_by_the_successor,
+    queued_connections_are_served_by_the_successor,
     what_is_in_progress_is_finished_by_the_predecessor,
     any_number_of_workers_may_follow_any_other,
     a_lame_duck_is_none_when_another_process_serves,
@@ -19,7 +19,7 @@ on_both_drivers! {
     a_successor_may_listen_on_more,
     an_application_that_takes_time_to_make_is_waited_for,
     an_order_to_reload_during_an_upgrade_reaches_the_successor,
-    nobody_is_lost_in_upgrades_under_load,
+    upgrades_under_load_lose_no_request,
 }
 
 fn number(text: &str) -> u32 {
@@ -57,7 +57,7 @@ fn a_successor_serves_where_its_predecessor_did(driver: &str) {
     assert!(TcpStream::connect(address).is_err(), "the listener is closed");
 }
 
-fn who_waits_in_a_queue_is_served_by_the_successor(driver: &str) {
+fn queued_connections_are_served_by_the_successor(driver: &str) {
     for (before, after) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
         let mut program = Program::start(driver, &format!("blocker tcp unix workers={before}"));
         let first = program.process;
@@ -189,7 +189,7 @@ fn an_order_to_reload_during_an_upgrade_reaches_the_successor(driver: &str) {
     }
 }
 
-fn nobody_is_lost_in_upgrades_under_load(driver: &str) {
+fn upgrades_under_load_lose_no_request(driver: &str) {
     upgrades_under_load(driver, 5, load::Size { kept: 24, new: 4, tls: 4 });
 }
 
