@@ -65,6 +65,9 @@ pub(crate) async fn serve(
         // Starting blocks until each worker has built its application. That may need the caller's
         // runtime, so it must not block the caller's thread.
         let running = server.start_with(&mut make_app, control)?;
+        // `make_app` may own what the application owns, such as a connection pool whose tasks end
+        // only when all of its owners have been dropped. The shutdown would wait for those tasks.
+        drop(make_app);
         match signals {
             Some(signals) => wait_handling_signals(running, &signals),
             None => running.wait(),

@@ -54,8 +54,9 @@ impl Engine {
     fn configure(self, server: Server) -> Server {
         let choice = if self == Self::Uring { DriverChoice::Uring } else { DriverChoice::Tokio };
         // Longer than the time limit, so that a hang during shutdown fails the test instead of
-        // being cut off.
-        let limits = Limits { shutdown_timeout: PATIENCE * 2, ..Limits::default() };
+        // being cut off. Shutdown waits for tasks too, such as those of a connection pool.
+        let (shutdown_timeout, background_task_timeout) = (PATIENCE * 2, PATIENCE * 2);
+        let limits = Limits { shutdown_timeout, background_task_timeout, ..Limits::default() };
         let threads = NonZeroUsize::new(THREADS).expect("not zero");
         server.driver(choice).workers(threads).limits(limits).quiet()
     }
