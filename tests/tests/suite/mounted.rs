@@ -4,10 +4,10 @@ use peregrine::DriverChoice;
 use peregrine_tests::server::{KernelBenches, SimulatedBenches};
 use peregrine_tests::{mounted, mounted_http2, mounted_ways};
 
-mounted!(sim, SimulatedBenches::seeds(0..30));
+mounted!(sim, SimulatedBenches::seeds(0..16));
 mounted!(tokio, KernelBenches::tcp(DriverChoice::Tokio));
 mounted!(uring, KernelBenches::tcp(DriverChoice::Uring));
-mounted_http2!(sim_http2, SimulatedBenches::seeds(0..30));
+mounted_http2!(sim_http2, SimulatedBenches::seeds(0..16));
 mounted_http2!(tokio_http2, KernelBenches::tcp(DriverChoice::Tokio));
 mounted_http2!(uring_http2, KernelBenches::tcp(DriverChoice::Uring));
 mounted_ways!(sim_ways, SimulatedBenches::seeds(0..10));
