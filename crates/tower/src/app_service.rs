@@ -61,8 +61,9 @@ use std::time::Duration;
 ///
 /// The routes' `run_to_completion`, `requests_max` and `never_shed` have no effect, because they
 /// concern the connection and the worker; the log warns of the first two. Set them where the
-/// service is mounted, for example `tower(service).run_to_completion()`. An outer `Idempotency` does not know the guards of the
-/// routes inside: put it inside the application if a guard selects its routes.
+/// service is mounted, for example `tower(service).run_to_completion()`. An outer `Idempotency`
+/// does not know the guards of the routes inside: put it inside the application if a guard selects
+/// its routes.
 ///
 /// A tower service inside the application may spawn a task that reads the request body after the
 /// response. This works only if the application is mounted in another Peregrine application. Other

@@ -29,8 +29,8 @@ pub enum CloseReason {
     BodyTooSlow,
     /// The peer received the output too slowly, so the connection was reset.
     WriteStalled,
-    /// While streams were open, the peer sent nothing for `http2.keep_alive_interval`, so the server
-    /// sent a PING. Then the peer sent nothing, and received no queued output, for
+    /// While streams were open, the peer sent nothing for `http2.keep_alive_interval`, so the
+    /// server sent a PING. Then the peer sent nothing, and received no queued output, for
     /// `transfer_rate_grace`.
     PingTimeout,
     /// An HTTP/1 response was still being sent when `exchange_timeout` expired.
