@@ -1,6 +1,7 @@
 //! Keys: which requests share a limit.
 
 use peregrine_web::Parts;
+use peregrine_web::head::decode_cookie_value;
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -71,8 +72,8 @@ pub(crate) enum ResolvedKey<'r> {
     UnknownClient,
     Global,
     ClientIp(IpAddr),
-    Header(&'r [u8]),
-    Cookie(&'r [u8]),
+    Header(Cow<'r, [u8]>),
+    Cookie(Cow<'r, str>),
     Value(Cow<'r, [u8]>),
 }
 
@@ -92,7 +93,7 @@ impl Hash for ResolvedKey<'_> {
             }
             Self::ClientIp(IpAddr::V6(address)) => bytes(b'6', &address.octets()),
             Self::Header(value) => bytes(b'h', value),
-            Self::Cookie(value) => bytes(b'c', value),
+            Self::Cookie(value) => bytes(b'c', value.as_bytes()),
             Self::Value(value) => bytes(b'o', value),
         }
     }
@@ -112,12 +113,17 @@ impl KeyExtractor {
         Some(match self {
             Self::ClientIp => client(),
             Self::Global => ResolvedKey::Global,
-            Self::Header(name) => {
-                parts.head.header_bytes_untracked(name).map_or_else(client, ResolvedKey::Header)
-            }
-            Self::Cookie(name) => {
-                parts.head.cookie_untracked(name).map_or_else(client, ResolvedKey::Cookie)
-            }
+            Self::Header(name) => match parts.head.header_bytes_untracked(name) {
+                Some(value) if name.eq_ignore_ascii_case("authorization") => {
+                    ResolvedKey::Header(normalize_credentials(value))
+                }
+                Some(value) => ResolvedKey::Header(value.into()),
+                None => client(),
+            },
+            Self::Cookie(name) => match parts.head.cookie_untracked(name) {
+                Some(value) => ResolvedKey::Cookie(decode_cookie_value(value)),
+                None => client(),
+            },
             Self::Function(function) => match function(parts).0 {
                 KeyKind::ClientIp => client(),
                 KeyKind::Global => ResolvedKey::Global,
@@ -126,6 +132,15 @@ impl KeyExtractor {
             },
         })
     }
+}
+
+/// Returns the one spelling of all equivalent values of `Authorization`. Otherwise, a client could
+/// get a new limit with each spelling of credentials that are valid.
+// RFC 9110 §11.1, §11.4: the scheme is case-insensitive, and one or more spaces follow it.
+fn normalize_credentials(value: &[u8]) -> Cow<'_, [u8]> {
+    let end = value.iter().position(|byte| *byte == b' ').unwrap_or(value.len());
+    let (scheme, rest) = value.split_at(end);
+    [&scheme.to_ascii_lowercase()[..], b" ", rest.trim_ascii()].concat().into()
 }
 
 impl IpPrefixLengths {

@@ -201,13 +201,14 @@ impl RateLimit {
 
     /// Sets the key to a header field, or the client's address if it is absent. Clients choose what
     /// they send: an outer middleware must have verified the value, or each new value is a new
-    /// client.
+    /// client. Values of `Authorization` that differ only in the case of the scheme or in the spaces
+    /// after it are equal.
     pub fn key_by_header(self, name: impl Into<String>) -> Self {
         self.configure_limit(|spec| spec.key = KeyExtractor::Header(name.into()))
     }
 
-    /// Sets the key to a cookie, or the client's address if it is absent. The warning of
-    /// [`RateLimit::key_by_header`] applies here too.
+    /// Sets the key to the decoded value of a cookie, or the client's address if it is absent. The
+    /// warning of [`RateLimit::key_by_header`] applies here too.
     pub fn key_by_cookie(self, name: impl Into<String>) -> Self {
         self.configure_limit(|spec| spec.key = KeyExtractor::Cookie(name.into()))
     }

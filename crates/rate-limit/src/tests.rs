@@ -145,7 +145,16 @@ fn requests_are_counted_by_header_cookie_function_or_globally() {
     assert_eq!(allowed_count(&by_header), 2, "by address if the field is absent");
     assert_eq!(allowed(&client_from(&by_header, "192.0.2.1:1"), "x-other", "a"), 2);
 
+    let by_credentials = client(limit().key_by_header("authorization"));
+    assert_eq!(allowed(&by_credentials, "authorization", "Bearer a"), 2);
+    for spelling in ["bearer a", "BEARER   a", "Bearer a"] {
+        assert_eq!(allowed(&by_credentials, "authorization", spelling), 0, "{spelling}");
+    }
+    assert_eq!(allowed(&by_credentials, "authorization", "Bearer A"), 2);
+
     let by_cookie = client(limit().key_by_cookie("session"));
+    assert_eq!(allowed(&by_cookie, "cookie", "session=%78yz"), 2);
+    assert_eq!(allowed(&by_cookie, "cookie", "session=x%79z"), 0);
     assert_eq!(allowed(&by_cookie, "cookie", "a=1; session=x"), 2);
     assert_eq!(allowed(&by_cookie, "cookie", "session=x; session=y"), 0);
     assert_eq!(

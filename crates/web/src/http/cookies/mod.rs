@@ -4,6 +4,7 @@
 mod sealed;
 
 use crate::http::from_request::FromRequestParts;
+use crate::http::head::decode_cookie_value;
 use crate::http::panic::catch_subscriber_panic;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
@@ -96,9 +97,8 @@ impl FromRequestParts for Cookies {
             if jar.get(&name).is_some() {
                 continue;
             }
-            let value =
-                peregrine_router::decode(value).unwrap_or_else(|_| String::from_utf8_lossy(value));
-            jar.add_original(Cookie::new(name.into_owned(), value.into_owned()));
+            let value = decode_cookie_value(value).into_owned();
+            jar.add_original(Cookie::new(name.into_owned(), value));
         }
         Ok(Self { jar })
     }

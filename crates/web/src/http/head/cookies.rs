@@ -2,6 +2,7 @@
 
 use super::RequestHead;
 use peregrine_proto::field::trim_ows;
+use std::borrow::Cow;
 
 impl RequestHead {
     /// The names and values of all cookies, in order, as they were sent. Cookies without a name are
@@ -30,6 +31,14 @@ impl RequestHead {
         let mut cookies = cookies_in(self.header_values_untracked("cookie"));
         cookies.find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
     }
+}
+
+/// Decodes the percent-encoding of a cookie's value, as the extractors do. A value with invalid
+/// encoding stays as it is.
+#[doc(hidden)]
+#[must_use]
+pub fn decode_cookie_value(value: &[u8]) -> Cow<'_, str> {
+    peregrine_router::decode(value).unwrap_or_else(|_| String::from_utf8_lossy(value))
 }
 
 /// The names and values of the cookies in these fields.
