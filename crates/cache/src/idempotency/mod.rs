@@ -437,16 +437,20 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
     }
 }
 
-/// Returns the credentials of a request, which are its scope by default.
+/// Returns the credentials of a request, which are its scope by default: all values of all
+/// credential fields, because a handler may read any of them.
 fn credential_scope(head: &RequestHead) -> String {
-    let [token, key] =
-        CREDENTIALS.map(|name| head.header_bytes_untracked(name).map(String::from_utf8_lossy));
-    let token = token.unwrap_or_default().into_owned();
-    match key {
-        // No value contains a newline.
-        Some(key) => token + "\n" + &key,
-        None => token,
+    let mut scope = String::new();
+    for name in CREDENTIALS {
+        for value in head.header_values_untracked(name) {
+            // Each byte becomes one character, so that values that are not UTF-8 stay different. No
+            // value contains a newline.
+            scope.extend([name, ":"]);
+            scope.extend(value.iter().copied().map(char::from));
+            scope.push('\n');
+        }
     }
+    scope
 }
 
 /// Whether the handler of a route looks for an identity.

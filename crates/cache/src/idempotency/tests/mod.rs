@@ -236,6 +236,16 @@ fn keys_are_scoped_by_api_key_and_bound_to_a_host() {
     };
     assert_eq!((with("x-api-key", "ali"), with("x-api-key", "eve")), (201, 201));
     assert_eq!(counts.get(), (2, 2), "each client has its own keys");
+    let several = |values: [&[u8]; 2]| {
+        let request = client.post("/orders").header("idempotency-key", "\"b\"").body("falcon");
+        let request = request.header("x-api-key", values[0]).header("x-api-key", values[1]);
+        request.send_blocking().status().as_u16()
+    };
+    for values in [[&b"shared"[..], b"ali"], [b"shared", b"eve"], [b"\xfc", b""], [b"\xf6", b""]] {
+        assert_eq!(several(values), 201);
+    }
+    assert_eq!(counts.take(), (6, 6), "each value of each field counts, as it was sent");
+    counts.set((2, 2));
     assert_eq!((with("host", "a.example"), with("host", "A.example")), (201, 201));
     assert_eq!(with("host", "b.example"), 422, "another host makes it a different request");
     assert_eq!(counts.get(), (3, 3));

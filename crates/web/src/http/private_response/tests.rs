@@ -160,6 +160,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
         &[
             "cache/src/cache/requester.rs",
             "cache/src/idempotency/key.rs",
+            "cache/src/idempotency/mod.rs",
             "web/src/http/head/cookies.rs",
         ],
     ),
