@@ -89,8 +89,6 @@ impl FromRequestParts for TlsInfo {
 /// responds 403, and `Option<Arc<ClientIdentity>>` is `None`.
 impl FromRequestParts for Arc<ClientIdentity> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        // `Parts::connection` alone would not make a response without a certificate private.
-        PrivateResponse::mark(parts);
         parts.connection().client_identity().cloned().ok_or_else(|| {
             Problem::new(
                 StatusCode::FORBIDDEN,
@@ -101,7 +99,6 @@ impl FromRequestParts for Arc<ClientIdentity> {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        PrivateResponse::mark(parts);
         Ok(parts.connection().client_identity().cloned())
     }
 }
