@@ -11,6 +11,7 @@ use peregrine::tower::{Mount, SpawnedService, into_tower, layer_with_body, spawn
 use peregrine::web::RequestHead;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::cookies::{Cookie, CookieKeys, PrivateCookies};
+use peregrine::web::private_response::PrivateResponse;
 use peregrine::{DriverChoice, RunningServer};
 use peregrine_tests::client::{field, receive, send, started};
 use peregrine_tests::on_both_drivers;
@@ -25,6 +26,7 @@ on_both_drivers! {
     a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt,
     an_identity_that_was_read_outside_is_one_wherever_the_response_is_made,
     a_tenant_in_a_path_or_host_that_tower_code_rewrites_is_distinguished_from_others,
+    an_identity_read_inside_is_one_if_the_service_builds_a_new_response,
     an_application_in_a_mounted_service_knows_its_connection,
     a_body_that_reads_the_identity_is_for_its_client,
     fields_that_a_client_names_in_connection_do_not_change_what_others_get,
@@ -394,6 +396,74 @@ fn a_tenant_in_a_path_or_host_that_tower_code_rewrites_is_distinguished_from_oth
                 assert!(!answer.contains(&format!("{other} pays")), "{answer}");
             }
         }
+    }
+    running.graceful_shutdown().expect("the shutdown succeeds");
+}
+
+/// Builds a new response without the extensions of the original one.
+async fn rebuild_in_axum(
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    let (parts, body) = next.run(request).await.into_parts();
+    let mut response = axum::response::Response::new(body);
+    (*response.status_mut(), *response.headers_mut()) = (parts.status, parts.headers);
+    response
+}
+
+/// The application identifies clients in a way of its own, at once or in the body.
+fn own_identities() -> App {
+    let at_once = |request: Request| {
+        PrivateResponse::mark(&request.parts);
+        format!("{} pays", request.header("x-customer").unwrap_or("nobody"))
+    };
+    App::new()
+        .post("/at-once", at_once)
+        .post("/in-body", |request: Request| Body::new(PayBody(Some(request))))
+}
+
+/// A body that identifies the client when it is sent.
+struct PayBody(Option<Request>);
+
+impl http_body::Body for PayBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|request| {
+            PrivateResponse::mark(&request.parts);
+            let text = format!("{} pays", request.header("x-customer").unwrap_or("nobody"));
+            Ok(Frame::data(text.into()))
+        }))
+    }
+}
+
+fn an_identity_read_inside_is_one_if_the_service_builds_a_new_response(driver: DriverChoice) {
+    let remote = spawn_tower(own_identities).expect("the application is valid");
+    let app = move || {
+        let idempotency = || Idempotency::new(MemoryIdempotencyStore::new());
+        let rebuild = || axum::middleware::from_fn(rebuild_in_axum);
+        let far = axum::Router::new().fallback_service(remote.clone()).layer(rebuild());
+        let near = into_tower(own_identities()).expect("the application is valid");
+        App::new()
+            .scope("/far", |scope| scope.wrap(idempotency()).mount("/", far))
+            .scope("/near", |scope| scope.wrap(idempotency()).mount("/", near))
+    };
+    let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
+        return;
+    };
+    for path in ["/far/at-once", "/near/at-once", "/near/in-body"] {
+        let pay = |name: &str| {
+            let fields = format!("Idempotency-Key: \"{}\"\r\nX-Customer: {name}", &path[1..]);
+            let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+            receive(send(&running, format!("{head}Content-Length: 0\r\nConnection: close\r\n\r\n")))
+        };
+        assert_eq!(body(&pay("ali")), "ali pays", "{path}");
+        let other = pay("bob");
+        assert!(other.starts_with("HTTP/1.1 409 "), "{path}: {other}");
     }
     running.graceful_shutdown().expect("the shutdown succeeds");
 }

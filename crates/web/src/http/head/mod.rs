@@ -2,8 +2,12 @@
 
 mod convert;
 mod cookies;
+mod identity_reads;
 mod nominated;
 pub(crate) mod selection;
+
+pub use cookies::decode_cookie_value;
+pub(crate) use identity_reads::{IdentityReads, NestedMarks};
 
 use crate::http::interim::PendingInterims;
 use bytes::Bytes;
@@ -16,7 +20,6 @@ use peregrine_proto::{
 use peregrine_router::Parameters;
 use peregrine_slot::{Pool, Recycle};
 use selection::Selection;
-use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -54,31 +57,6 @@ struct HeadBlock {
     /// that was set on any of them.
     identity_reads: IdentityReads,
     selection: Selection,
-}
-
-/// The identities (cookies, credentials, client certificates) that the response to a request
-/// depends on so far, as a set of marks. All copies of the request's head share the set.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct IdentityReads(Rc<Cell<u8>>);
-
-impl IdentityReads {
-    /// The marks, one bit each. [`private_response`](crate::http::private_response) defines them.
-    pub(crate) fn bits(&self) -> u8 {
-        self.0.get()
-    }
-
-    pub(crate) fn mark(&self, bits: u8) {
-        self.0.set(self.0.get() | bits);
-    }
-
-    /// Clears the marks. If an `IdentityMarks` or another head still holds this set, replaces it
-    /// with a new one instead.
-    fn clear(&mut self) {
-        match Rc::get_mut(&mut self.0) {
-            Some(bits) => bits.set(0),
-            None => self.0 = Rc::default(),
-        }
-    }
 }
 
 impl Recycle for SharedBlock {

@@ -7,7 +7,7 @@
 //! marks.
 
 use crate::http::connection::{ConnectionInfo, ProxyProtocolTls};
-use crate::http::head::{IdentityReads, RequestHead};
+use crate::http::head::{IdentityReads, NestedMarks, RequestHead};
 use crate::http::request::Parts;
 use crate::http::response::Response;
 use http::header::CACHE_CONTROL;
@@ -77,12 +77,13 @@ const DETECTABLE_SOURCE_BITS: u8 = IdentitySource::Cookie.bit()
 const API_KEY: &[u8] = b"x-api-key";
 const IDENTITY_FIELDS: [&str; 3] = ["cookie", "authorization", "x-api-key"];
 
-/// The marks of a request before it is passed to a mounted service, and the hash of its client's
-/// identity at that point.
-#[derive(Clone, Copy, Debug)]
+/// The marks of a request before it is passed to a mounted service, the hash of its client's
+/// identity at that point, and the marks that an application inside the service sets.
+#[derive(Clone, Debug)]
 struct ExportedMarks {
     marks: u8,
     identity_hash: Option<u64>,
+    nested: NestedMarks,
 }
 
 /// Hashes every value that may identify the client; `None` if the request has no such value. The
@@ -222,12 +223,13 @@ impl PrivateResponse {
 
     /// Stores the marks of a request to a mounted service and a hash of its client's identity in
     /// the extensions. If that service contains an application of this crate, the application reads
-    /// them with [`PrivateResponse::import_marks`].
+    /// them with [`PrivateResponse::import_marks`], and its marks count for this request too.
     #[doc(hidden)]
     pub fn export_marks(parts: &mut Parts) {
-        let marks = parts.head.identity_reads().bits();
+        let reads = parts.head.identity_reads();
+        let (marks, nested) = (reads.bits(), reads.nested());
         let identity_hash = hash_identity(&parts.head, parts.connection_untracked());
-        parts.extensions_mut().insert(ExportedMarks { marks, identity_hash });
+        parts.extensions_mut().insert(ExportedMarks { marks, identity_hash, nested });
     }
 
     /// Marks a request that an application received through a mounted service. The code around the
@@ -243,6 +245,7 @@ impl PrivateResponse {
     ) {
         head.identity_reads().mark(DETECTABLE_SOURCE_BITS);
         if let Some(outer) = extensions.get::<ExportedMarks>() {
+            head.identity_reads().forward_to(&outer.nested);
             head.identity_reads().mark(outer.marks);
             if outer.identity_hash.is_some()
                 && outer.identity_hash != hash_identity(head, connection)
