@@ -12,7 +12,7 @@ use peregrine_tests::server::websockets::{Said, Socket};
 use peregrine_tests::server::{KernelBenches, SimulatedBenches, held};
 use std::time::Duration;
 
-const PEERS: usize = 60;
+const PEERS: usize = 100;
 /// The most that an idle HTTP/2 connection may hold beyond TLS and its HPACK tables.
 const IDLE_BYTES_MAX: isize = 2_048;
 
