@@ -85,13 +85,15 @@ impl AttemptError {
 
     /// Whether the upstream caused the failure.
     pub(crate) fn is_upstream_failure(&self) -> bool {
-        !matches!(
-            self,
+        match self {
             Self::RequestBody
-                | Self::InvalidTarget
-                | Self::NoFreeConnection
-                | Self::OutOfResources(_)
-        )
+            | Self::InvalidTarget
+            | Self::NoFreeConnection
+            | Self::OutOfResources(_) => false,
+            // The proxy limits the size of a response's head.
+            Self::Protocol(error) => !error.is_parse_too_large(),
+            _ => true,
+        }
     }
 }
 

@@ -11,6 +11,8 @@ use tokio::net::TcpStream;
 
 /// hyper's limits on the bytes of an incomplete head and of its fields.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// The maximum number of header fields of a response over HTTP/1.1.
+const HEADERS_MAX: usize = 256;
 
 /// Opens a connection. The connection's task ends when its last sender and the responses in
 /// progress are dropped. An upgrade gets an HTTP/1.1 connection.
@@ -41,9 +43,11 @@ async fn handshake_http1<T>(stream: T) -> io::Result<UpstreamConnection>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let builder =
-        http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream));
-    let (mut sender, connection) = builder.await.map_err(io::Error::other)?;
+    let handshake = http1::Builder::new()
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.map_err(io::Error::other)?;
     drop(tokio::task::spawn_local(async move {
         // The request that waits for a response gets the error.
         let _ = connection.with_upgrades().await;

@@ -112,21 +112,15 @@ impl Slots {
     /// Adds a request to the queue. If the queue is full, the request replaces one whose client has
     /// at least two more requests. Returns `false` if there is no such request.
     fn enqueue(&self, waiter: Waiter) -> bool {
-        let shares = self.shares();
         let mut queue = self.queue.borrow_mut();
         queue.retain(|other| !other.slot.is_closed());
-        let total = |client: &Rc<ConnectionInfo>| {
-            let key = ClientKey::from_connection(client);
-            let waiting = queue
-                .iter()
-                .filter(|other| ClientKey::from_connection(&other.client) == key)
-                .count();
-            shares.count(client) + waiting
-        };
         if queue.len() >= self.limits.queue_max {
-            let last = queue.iter().enumerate().max_by_key(|(_, other)| total(&other.client));
-            let displaced =
-                last.filter(|(_, other)| total(&other.client) > total(&waiter.client) + 1);
+            let mut totals = self.shares();
+            queue.iter().for_each(|other| totals.add(&other.client));
+            let last =
+                queue.iter().enumerate().max_by_key(|(_, other)| totals.count(&other.client));
+            let own_total = totals.count(&waiter.client);
+            let displaced = last.filter(|(_, other)| totals.count(&other.client) > own_total + 1);
             let Some((index, _)) = displaced else { return false };
             queue.remove(index);
         }
@@ -153,27 +147,33 @@ impl Slots {
     /// Finds an unread response of a client that occupies at least two more slots than `client`.
     /// Prefers clients with more slots, then responses that have been unread for longer.
     fn find_victim(&self, client: &Rc<ConnectionInfo>) -> Option<Rc<Entry>> {
-        let shares = self.shares();
-        let own_share = shares.count(client);
         let now = Instant::now();
         let entries = self.entries.borrow();
-        let unread = entries.values().filter_map(|entry| {
+        let mut unread = entries
+            .values()
+            .filter_map(|entry| {
+                let unread_time = now.saturating_duration_since(entry.unread_since.get()?);
+                (unread_time >= UNREAD_TIME_MIN).then_some((unread_time, entry))
+            })
+            .peekable();
+        // Each waiting request comes here every 100 ms, and usually there is no such response.
+        unread.peek()?;
+        let shares = self.shares();
+        let own_share = shares.count(client);
+        let ranked = unread.filter_map(|(unread_time, entry)| {
             let share = shares.count(&entry.client);
-            let unread = now.saturating_duration_since(entry.unread_since.get()?);
             // A difference of one is not worth an abort. In particular, a client with a single
             // response keeps it.
-            (share > own_share + 1 && unread >= UNREAD_TIME_MIN).then_some(((share, unread), entry))
+            (share > own_share + 1).then_some(((share, unread_time), entry))
         });
-        unread.max_by_key(|(rank, _)| *rank).map(|(_, entry)| Rc::clone(entry))
+        ranked.max_by_key(|(rank, _)| *rank).map(|(_, entry)| Rc::clone(entry))
     }
 
     /// Counts the slots of each client.
     fn shares(&self) -> Shares {
-        let mut shares = HashMap::new();
-        for entry in self.entries.borrow().values() {
-            *shares.entry(ClientKey::from_connection(&entry.client)).or_default() += 1;
-        }
-        Shares(shares)
+        let mut shares = Shares(HashMap::new());
+        self.entries.borrow().values().for_each(|entry| shares.add(&entry.client));
+        shares
     }
 }
 
@@ -195,6 +195,10 @@ impl ClientKey {
 struct Shares(HashMap<ClientKey, usize>);
 
 impl Shares {
+    fn add(&mut self, client: &Rc<ConnectionInfo>) {
+        *self.0.entry(ClientKey::from_connection(client)).or_default() += 1;
+    }
+
     fn count(&self, client: &Rc<ConnectionInfo>) -> usize {
         self.0.get(&ClientKey::from_connection(client)).copied().unwrap_or(0)
     }

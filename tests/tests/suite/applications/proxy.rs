@@ -52,6 +52,7 @@ on_both_drivers! {
     an_answer_before_the_content_was_sent_reaches_the_client_and_its_connection_is_given_back,
     an_idle_upstream_connection_closes_without_further_requests,
     a_tunnel_that_one_side_has_ended_does_not_stay_for_ever,
+    a_response_with_more_fields_than_the_proxy_takes_says_nothing_about_health,
     a_request_that_says_so_goes_no_further,
     forwarding_and_connection_fields_are_removed_from_trailers,
     a_websocket_of_http2_passes_to_an_upstream_of_http1,
@@ -1224,6 +1225,24 @@ fn a_tunnel_that_one_side_has_ended_does_not_stay_for_ever(choice: DriverChoice)
     assert_eq!(upstreams.statuses()[0].in_flight, 1);
     drop(silent);
     wait_for(|| upstreams.statuses()[0].in_flight == 0);
+}
+
+fn a_response_with_more_fields_than_the_proxy_takes_says_nothing_about_health(
+    choice: DriverChoice,
+) {
+    let with_cookies = |count: usize| -> &'static str {
+        let cookies = "Set-Cookie: a=1\r\n".repeat(count);
+        format!("HTTP/1.1 200 OK\r\n{cookies}Content-Length: 0\r\n\r\n").leak()
+    };
+    for (count, expected) in [(200, 200), (300, 502)] {
+        let (url, _) = answering(with_cookies(count));
+        let upstreams = Upstreams::new([url]).expect("a URL");
+        let Some(proxy) = proxy(choice, upstreams.clone(), |it| it) else { return };
+        for _ in 0..4 {
+            assert_eq!(status(&get(&proxy, "/", "")), expected, "{count} fields");
+        }
+        assert!(upstreams.statuses()[0].is_healthy, "{count} fields");
+    }
 }
 
 fn a_request_that_says_so_goes_no_further(choice: DriverChoice) {
