@@ -182,7 +182,7 @@ impl ResolvedKey<'_> {
             }
             Self::Cookie(value) => {
                 hash.update(b"c");
-                hash.update(value);
+                hash.update(value.as_bytes());
             }
             Self::Value(value) => {
                 hash.update(b"o");
