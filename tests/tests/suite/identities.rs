@@ -401,7 +401,7 @@ fn a_tenant_in_a_path_or_host_that_tower_code_rewrites_is_distinguished_from_oth
 }
 
 /// Builds a new response without the extensions of the original one.
-async fn rebuild_in_axum(
+async fn rebuild_response_in_axum(
     request: axum::extract::Request,
     next: axum::middleware::Next,
 ) -> axum::response::Response {
@@ -445,7 +445,7 @@ fn an_identity_read_inside_is_one_if_the_service_builds_a_new_response(driver: D
     let remote = spawn_tower(own_identities).expect("the application is valid");
     let app = move || {
         let idempotency = || Idempotency::new(MemoryIdempotencyStore::new());
-        let rebuild = || axum::middleware::from_fn(rebuild_in_axum);
+        let rebuild = || axum::middleware::from_fn(rebuild_response_in_axum);
         let far = axum::Router::new().fallback_service(remote.clone()).layer(rebuild());
         let near = into_tower(own_identities()).expect("the application is valid");
         App::new()
