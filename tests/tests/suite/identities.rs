@@ -443,8 +443,9 @@ impl http_body::Body for PayBody {
 
 fn an_identity_read_inside_is_one_if_the_service_builds_a_new_response(driver: DriverChoice) {
     let remote = spawn_tower(own_identities).expect("the application is valid");
+    let outcomes = MemoryIdempotencyStore::new();
     let app = move || {
-        let idempotency = || Idempotency::new(MemoryIdempotencyStore::new());
+        let idempotency = || Idempotency::new(outcomes.clone());
         let rebuild = || axum::middleware::from_fn(rebuild_response_in_axum);
         let far = axum::Router::new().fallback_service(remote.clone()).layer(rebuild());
         let near = into_tower(own_identities()).expect("the application is valid");
