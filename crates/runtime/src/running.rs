@@ -148,8 +148,8 @@ impl RunningServer {
         self.admin = admin;
     }
 
-    /// Starts accepting on the admin listener after the previous process has stopped using it.
-    pub(crate) fn start_admin(&self) {
+    /// Lets an inherited admin listener accept, after the previous process has stopped using it.
+    pub(crate) fn let_admin_accept(&self) {
         self.admin.iter().for_each(|(admin, _)| admin.start_serving());
     }
 

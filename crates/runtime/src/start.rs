@@ -31,7 +31,7 @@ use tokio::sync::watch;
 pub struct ServerParts {
     /// The listeners, except the admin listener.
     pub listeners: Vec<Listener>,
-    /// The proxies that listeners without their own trusted proxies trust.
+    /// The default trusted proxies, for listeners that have none of their own.
     pub trusted_proxies: Option<TrustedProxies>,
     /// The options of the listening sockets.
     pub socket_options: SocketOptions,
@@ -100,7 +100,8 @@ pub fn start(
         Listeners::bind(parts.listeners, proxies, worker_count, &parts.socket_options, inherited)?;
     let admin = parts.admin.map(|admin| admin.bind_listener(&mut listeners, inherited));
     let admin = admin.transpose()?.flatten();
-    // Started before the workers, so that probes respond during startup.
+    // Started before the workers, so that probes respond during startup. If its sockets are
+    // inherited, it accepts only after `let_admin_accept` below.
     let admin = admin.zip(state.as_ref()).map(|(admin, state)| admin.start(state)).transpose()?;
     let Listeners { per_worker, addresses, socket_files, listener_fds } = listeners;
     let log = parts.access_log.map(|log| log.start(worker_count)).transpose()?;
@@ -138,14 +139,15 @@ pub fn start(
     let mut running =
         RunningServer::start(workers, make_app, addresses, socket_files, &settings, control)?;
     running.set_admin(admin);
-    running.set_reload_fn(ensure_spare_thread(reload_fn).map_err(Error::Thread)?);
+    check_spare_thread().map_err(Error::Thread)?;
+    running.set_reload_fn(reload_fn);
     running.set_access_log(flush);
     if let Some(start_acme) = parts.start_acme {
         running.set_acme_threads(start_acme(&running.handle().subscribe())?);
     }
     if let Some(inherited) = inherited {
         running.take_over(inherited)?;
-        running.start_admin();
+        running.let_admin_accept();
     }
     let line = startup_line(&running, &description, worker_count, &limits);
     report_started(&running, &line, listener_fds, parts.upgrade_options, quiet);
@@ -224,12 +226,12 @@ fn distribute_log(
     StartedAccessLog::distribute(started_log, workers)
 }
 
-/// Returns `value` unchanged, or an error if no further thread can be started. Without this check,
-/// tokio would panic when the first blocking function needs a thread.
-fn ensure_spare_thread<T>(value: T) -> io::Result<T> {
+/// Checks that a thread can still be started besides the workers. Otherwise tokio would panic when
+/// the first blocking function needs a thread.
+fn check_spare_thread() -> io::Result<()> {
     let thread = threads::spawn_thread("peregrine-probe", Box::new(|| ()))?;
     drop(thread.join());
-    Ok(value)
+    Ok(())
 }
 
 /// Initializes the state that all tokio runtimes share. It needs descriptors, and tokio panics if

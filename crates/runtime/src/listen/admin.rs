@@ -159,7 +159,8 @@ pub fn new_admin_state(
 }
 
 impl AdminListener {
-    /// Serves the pages on a new thread.
+    /// Starts a thread that serves the pages. If the sockets are inherited, the thread accepts only
+    /// after [`RunningAdmin::start_serving`].
     pub(crate) fn start(
         self,
         state: &Arc<AdminState>,
