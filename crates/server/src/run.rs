@@ -66,9 +66,8 @@ pub async fn run_worker<D: Driver>(
         let worker = Rc::clone(&worker);
         let balancing =
             balancer.clone().map(|balancer| ListenerBalancing { balancer, listener_index });
-        // The token keeps the worker running until the listener has accepted the connections in the
-        // backlog.
-        let token = worker.instrumentation.track();
+        // Keeps the worker running until the listener has accepted the connections in the backlog.
+        let pending_work = worker.instrumentation.track_pending_work();
         let driver = worker.driver.clone();
         driver.spawn_boxed(Box::pin(async move {
             accept::run(
@@ -80,7 +79,7 @@ pub async fn run_worker<D: Driver>(
                 balancing,
             )
             .await;
-            drop(token);
+            drop(pending_work);
         }));
     }
     worker.driver.spawn_boxed(Box::pin(drive_timers(Rc::clone(&worker))));

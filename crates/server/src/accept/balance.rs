@@ -178,7 +178,7 @@ impl<H> Balancer<H> {
     }
 
     /// Closes this worker's queue for `listener` until [`Balancer::poll_handoff`] is called again.
-    pub(crate) fn pause(&self, listener: usize) {
+    pub(crate) fn close_queue(&self, listener: usize) {
         let queue = &self.own_load().queues[listener];
         if queue.is_open.load(Ordering::Relaxed) {
             drop(queue.close());
@@ -200,7 +200,7 @@ impl<H> Drop for Balancer<H> {
         // The workers that put connections into the queues take them back. If such a worker has
         // ended as well, its connections are closed when the last reference to the queue is
         // dropped.
-        (0..self.wakers.len()).for_each(|listener| self.pause(listener));
+        (0..self.wakers.len()).for_each(|listener| self.close_queue(listener));
     }
 }
 
@@ -371,7 +371,7 @@ mod tests {
         let pending = local.pick_worker(0, || NOW).unwrap().push(9).unwrap();
         assert_eq!(take_all(&balancers)[1], [9]);
         assert_eq!(pending.reclaim(), None);
-        other.pause(0);
+        other.close_queue(0);
         assert!(local.pick_worker(0, || NOW).is_none(), "the other worker is full");
     }
 

@@ -1,11 +1,11 @@
 //! The accept loop of one listener.
 //!
-//! A connection is accepted only if a slot ([`ConnectionPermit`]) is free, so excess connections
-//! wait in the kernel's backlog and cost the process nothing. If another worker has clearly fewer
-//! connections, the loop hands the new connection to that worker. If the process runs out of
-//! descriptors or memory, the loop backs off exponentially and retries. On shutdown, it closes the
-//! socket to new connections and then serves those in the backlog, unless another process uses the
-//! socket.
+//! A connection is accepted only if a connection slot ([`ConnectionPermit`]) is free, so excess
+//! connections wait in the kernel's backlog and cost the process nothing. If another worker has
+//! clearly fewer connections, the loop hands the new connection to that worker. If the process runs
+//! out of descriptors or memory, the loop backs off exponentially and retries. On shutdown, it
+//! closes the socket to new connections and then serves those in the backlog, unless another
+//! process uses the socket.
 
 pub(crate) mod balance;
 
@@ -69,7 +69,7 @@ pub(crate) async fn run<D: Driver>(
         listener.refuse_new_connections();
         acceptor.accept_backlog(&listener).await;
     } else if was_serving && let Ok(Some(stream)) = listener.cancel_accept().await {
-        // The kernel may have woken no other worker for this connection, so accept it here.
+        // This worker was already woken for this connection, perhaps as the only one: serve it.
         acceptor.open(acceptor.acquire_over_limit(), stream);
     }
 }
@@ -148,12 +148,11 @@ impl<D: Driver> Acceptor<D> {
                             "a connection failed before it was accepted");
                     });
                 }
-                // One reserved descriptor was closed, so retry: the connection can use it.
+                // `release_reserved_fd` has closed a descriptor that the connection can use: retry.
                 Some(Err(error))
                     if is_fd_exhausted(&error) && worker.instrumentation.release_reserved_fd() => {}
                 Some(Err(error)) => {
-                    // The connection stays in the backlog until a resource is freed. Retrying
-                    // without a pause would spin, and giving up would end the server.
+                    // Retrying without a pause would spin, and giving up would end the server.
                     let remedy = remedy_for(&error);
                     catch_subscriber_panic(|| {
                         tracing::warn!(target: "peregrine", %error, retry_in = ?pause,
@@ -169,19 +168,20 @@ impl<D: Driver> Acceptor<D> {
         }
     }
 
-    /// Returns whether new connections must use reserved slots.
+    /// Returns whether memory, connection slots or descriptors are short. If so, a connection needs
+    /// a slot of `worker.reserved_slots` in addition to its connection slot.
     fn needs_reserved_slot(&self) -> bool {
         self.listener_state.context.needs_reserved_slot(self.worker.reserved_slot_count)
     }
 
-    /// Frees pooled memory if memory is short, and a reserved slot if all of these are taken.
-    /// Returns false if none can be freed yet.
+    /// Frees pooled memory if memory is short. Returns whether a reserved slot is free; if all are
+    /// taken, first tries to free one.
     fn make_room(&self) -> bool {
         let worker = &self.worker;
         if memory::pressure() >= MemoryPressure::Moderate {
             // The pooled buffers count towards the memory limit, so free them.
             self.listener_state.active_state_pool.clear();
-            self.pause_handoffs();
+            self.close_handoff_queue();
             worker.instrumentation.record_limit("overload.memory_max");
         }
         worker.reserved_slots.make_room(&worker.timers, worker.driver.now())
@@ -192,7 +192,7 @@ impl<D: Driver> Acceptor<D> {
     /// limit, the wait ends.
     async fn wait_for_capacity(&mut self) {
         while !self.has_capacity() {
-            self.pause_handoffs();
+            self.close_handoff_queue();
             let context = &self.listener_state.context;
             let available =
                 context.connection_limiter.wait_available(context.limits.connections_max);
@@ -252,7 +252,7 @@ impl<D: Driver> Acceptor<D> {
                 .connection_limiter
                 .has_available(context.limits.connections_max.saturating_sub(1));
             if is_full || memory::pressure() >= MemoryPressure::Moderate {
-                return balancer.pause(listener_index);
+                return balancer.close_queue(listener_index);
             }
             let Poll::Ready(handoff) = balancer.poll_handoff(listener_index, cx) else { return };
             self.worker.instrumentation.metrics().handoffs_received.add(1);
@@ -283,7 +283,7 @@ impl<D: Driver> Acceptor<D> {
         let Some(target) = target else { return self.open(permit, stream) };
         match driver.hand_off(stream).map(|handoff| target.push(handoff)) {
             Ok(Ok(pending)) => self.reclaim_after_timeout(pending, permit),
-            // The other worker has closed its queue since `pick_worker`.
+            // The other worker's queue was closed after `pick_worker`.
             Ok(Err(handoff)) => self.open_handoff(permit, handoff),
             Err(error) => {
                 catch_subscriber_panic(|| {
@@ -295,7 +295,7 @@ impl<D: Driver> Acceptor<D> {
     }
 
     /// Takes the connection back if the other worker has not taken it after [`HANDOFF_TIMEOUT`].
-    /// Until then, the connection occupies a slot of this worker.
+    /// Until then, the connection occupies a slot of this worker, and the worker does not end.
     fn reclaim_after_timeout(
         &self,
         pending_handoff: PendingHandoff<D::Handoff>,
@@ -307,7 +307,7 @@ impl<D: Driver> Acceptor<D> {
             config_updates: None,
             balancing: None,
         };
-        let keep_alive = self.worker.instrumentation.track();
+        let pending_work = self.worker.instrumentation.track_pending_work();
         let deadline = self.worker.driver.now() + HANDOFF_TIMEOUT;
         self.worker.driver.spawn_boxed(Box::pin(async move {
             acceptor.worker.driver.sleep_until(deadline).await;
@@ -316,7 +316,7 @@ impl<D: Driver> Acceptor<D> {
                 Some(handoff) => acceptor.open_handoff(permit, handoff),
             }
             drop(acceptor);
-            drop(keep_alive);
+            drop(pending_work);
         }));
     }
 
@@ -358,19 +358,19 @@ impl<D: Driver> Acceptor<D> {
     }
 
     /// Stops other workers from handing over connections until this worker polls its queue again.
-    fn pause_handoffs(&self) {
+    fn close_handoff_queue(&self) {
         if let Some(ListenerBalancing { balancer, listener_index }) = &self.balancing {
-            balancer.pause(*listener_index);
+            balancer.close_queue(*listener_index);
         }
     }
 
-    /// On shutdown: closes the hand-off queue and opens the connections in it. If there is no slot
-    /// for one, the worker that accepted it takes it back.
+    /// On shutdown: closes the hand-off queue for good, and opens the connections in it. If there is
+    /// no slot for one, the worker that accepted it takes it back.
     fn open_remaining_handoffs(&self) {
         let Some(ListenerBalancing { balancer, listener_index }) = &self.balancing else {
             return;
         };
-        balancer.pause(*listener_index);
+        balancer.close_queue(*listener_index);
         while let Some(permit) = self.try_acquire()
             && let Some(handoff) = balancer.take_remaining(*listener_index)
         {

@@ -77,7 +77,7 @@ impl ListenerContext {
         }
     }
 
-    /// Returns whether new connections must use reserved slots, because memory is short, fewer than
+    /// Returns whether new connections need reserved slots, because memory is short, fewer than
     /// `reserved_slots` connection slots are left, or some of the reserved file descriptors are in
     /// use.
     #[inline]

@@ -257,10 +257,10 @@ impl Instrumentation {
         *self.unlogged_rejections.borrow_mut().entry(reason.label()).or_default() += 1;
     }
 
-    /// Keeps the worker alive until the returned token is dropped: see `pending_count`.
-    pub(crate) fn track(self: &Rc<Self>) -> TrackerToken {
+    /// Keeps the worker running until the returned guard is dropped: see `pending_count`.
+    pub(crate) fn track_pending_work(self: &Rc<Self>) -> PendingWork {
         self.pending_count.set(self.pending_count.get() + 1);
-        TrackerToken(Rc::clone(self))
+        PendingWork(Rc::clone(self))
     }
 
     /// Counts a handler that continued after its connection had ended and was aborted.
@@ -311,10 +311,10 @@ impl fmt::Debug for Instrumentation {
     }
 }
 
-/// Keeps the worker alive until it is dropped.
-pub(crate) struct TrackerToken(Rc<Instrumentation>);
+/// Keeps the worker running until this is dropped.
+pub(crate) struct PendingWork(Rc<Instrumentation>);
 
-impl Drop for TrackerToken {
+impl Drop for PendingWork {
     fn drop(&mut self) {
         self.0.pending_count.set(self.0.pending_count.get() - 1);
         self.0.wake_if_work_done();

@@ -20,8 +20,8 @@ pub(crate) fn spawn_detached<D: Driver>(
     peer: String,
     accepted_at: Duration,
 ) {
-    // The shutdown waits for this handler until the token is dropped.
-    let token = worker.instrumentation.track();
+    // The shutdown waits for this handler until the guard is dropped.
+    let pending_work = worker.instrumentation.track_pending_work();
     let driver = worker.driver.clone();
     let worker = Rc::clone(worker);
     driver.spawn_boxed(Box::pin(async move {
@@ -63,7 +63,7 @@ pub(crate) fn spawn_detached<D: Driver>(
             worker.instrumentation.record_aborted_handler();
         }
         exchange.reset();
-        drop(token);
+        drop(pending_work);
     }));
 }
 

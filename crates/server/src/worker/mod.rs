@@ -65,8 +65,8 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) handshake_limiter: Rc<HandshakeLimiter>,
     /// Rejects requests and connections when the worker is overloaded.
     pub(crate) admission: Rc<AdmissionController>,
-    /// Tracks the connections in reserved slots, which are accepted when memory, connection slots
-    /// or file descriptors are short.
+    /// Limits the connections that are accepted while memory, connection slots or file descriptors
+    /// are short.
     pub(crate) reserved_slots: Rc<ReservedSlots>,
     /// How many connection slots are reserved: see [`WorkerLimits::reserves_connections`].
     pub(crate) reserved_slot_count: usize,
