@@ -364,7 +364,7 @@ impl<D: Driver> Acceptor<D> {
         }
     }
 
-    /// On shutdown: closes the hand-off queue for good, and opens the connections in it. If there is
+    /// On shutdown: closes the hand-off queue for good and opens the connections in it. If there is
     /// no slot for one, the worker that accepted it takes it back.
     fn open_remaining_handoffs(&self) {
         let Some(ListenerBalancing { balancer, listener_index }) = &self.balancing else {

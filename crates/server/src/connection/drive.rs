@@ -27,7 +27,7 @@ const BYTES_PER_BUDGET_UNIT: u64 = 4 * 1024;
 /// A turn costs this many units if it has written a large chunk of content, so a connection yields
 /// after four such turns. Without this rule, a connection whose peer receives everything without
 /// delay would neither wait nor yield.
-const BUDGET_PER_SHARED_WRITE: usize = BUDGET_PER_POLL / 3;
+const BUDGET_PER_CHUNK_WRITE: usize = BUDGET_PER_POLL / 3;
 
 /// How many units of the budget `bytes` received bytes cost.
 pub(super) fn budget_for(bytes: u64) -> usize {
@@ -125,7 +125,7 @@ impl<D: Driver> Connection<D> {
     /// Charges the budget for a turn of the protocol. Returns whether the connection must yield,
     /// because the budget is used up or application code has requested it.
     fn count_turn(&mut self, state: &ActiveState<D>) -> bool {
-        self.budget_used += if state.io.output.has_shared() { BUDGET_PER_SHARED_WRITE } else { 1 };
+        self.budget_used += if state.io.output.has_chunk() { BUDGET_PER_CHUNK_WRITE } else { 1 };
         if coop::take_yield_request() {
             self.budget_used = self.budget_used.max(BUDGET_PER_POLL + 1);
         }

@@ -349,7 +349,7 @@ impl<D: Driver> Connection<D> {
                     }
                     // Receive before reporting room to send: the driver may have room all the time,
                     // and the peer's bytes must still be read. Also report room if `flush` has left
-                    // output because of a shared chunk: the wait after the next turn sends more.
+                    // output because of a zero-copy chunk: the wait after the next turn sends more.
                     has_room = interest.writable || !state.io.output.is_empty();
                     if has_room && !interest.readable {
                         return Poll::Ready(WakeReason::Ready);

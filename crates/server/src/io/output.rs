@@ -1,5 +1,5 @@
-//! Holds output: a buffer that protocols write to, plus at most one chunk of application memory or
-//! of a file, which is sent without a copy.
+//! Holds output: a buffer that protocols write to, plus at most one zero-copy chunk: shared bytes
+//! (memory of the application) or a part of a file.
 
 use super::transport::Transport;
 use crate::panic::CatchDropPanic;
@@ -44,63 +44,63 @@ impl Flushed {
 /// Protocols write plaintext to `plaintext`, and pass large content of the application to
 /// [`OutputBuffer::write_shared`]. [`OutputBuffer::flush`] passes the output to the driver.
 ///
-/// There is at most one shared chunk at a time, which may be part of a file. The order on the wire
-/// is `before_shared`, then `shared` or `file`, then `plaintext`. If there is no shared chunk,
-/// `before_shared` is empty.
+/// There is at most one zero-copy chunk at a time: `shared` or `file`. The order on the wire is
+/// `before_chunk`, then the zero-copy chunk, then `plaintext`. If there is no zero-copy chunk,
+/// `before_chunk` is empty.
 #[derive(Debug, Default)]
 pub(crate) struct OutputBuffer {
     pub(crate) plaintext: Vec<u8>,
     /// TLS records, including messages of the TLS session itself.
     pub(crate) tls_records: Vec<u8>,
-    before_shared: Vec<u8>,
+    before_chunk: Vec<u8>,
     shared: CatchDropPanic<Bytes>,
     /// Always `None` with TLS.
     file: Option<FileRange>,
-    /// Whether the shared chunk counts as the connection's memory. Determined before the chunk is
-    /// split: after that, each part has the other parts as other owners.
+    /// Whether `shared` counts as the connection's memory. Determined before `shared` is split:
+    /// after that, each part has the other parts as other owners.
     is_shared_accounted: bool,
 }
 
 impl OutputBuffer {
     pub(crate) fn is_empty(&self) -> bool {
-        self.plaintext.is_empty() && self.tls_records.is_empty() && !self.has_shared()
+        self.plaintext.is_empty() && self.tls_records.is_empty() && !self.has_chunk()
     }
 
-    /// Returns whether a shared chunk, or a part of one, is waiting.
-    pub(crate) fn has_shared(&self) -> bool {
+    /// Returns whether a zero-copy chunk, or a part of one, is waiting.
+    pub(crate) fn has_chunk(&self) -> bool {
         !self.shared.is_empty() || self.file.is_some()
     }
 
     /// Returns whether so much output is waiting that no more may be produced: `bytes_max` bytes or
-    /// a shared chunk.
+    /// a zero-copy chunk.
     pub(crate) fn is_full(&self, bytes_max: usize) -> bool {
-        self.has_shared() || self.plaintext.len() >= bytes_max
+        self.has_chunk() || self.plaintext.len() >= bytes_max
     }
 
-    /// Appends content. It is not copied if it is large and no shared chunk is waiting.
+    /// Appends content. It is not copied if it is large and no zero-copy chunk is waiting.
     pub(crate) fn write_shared(&mut self, content: CatchDropPanic<Bytes>) {
-        if content.len() < ZERO_COPY_BYTES_MIN || self.has_shared() {
+        if content.len() < ZERO_COPY_BYTES_MIN || self.has_chunk() {
             self.plaintext.extend_from_slice(&content);
         } else {
-            // `before_shared` is empty without a shared chunk, so `plaintext` becomes an empty
+            // `before_chunk` is empty without a zero-copy chunk, so `plaintext` becomes an empty
             // buffer.
-            std::mem::swap(&mut self.before_shared, &mut self.plaintext);
+            std::mem::swap(&mut self.before_chunk, &mut self.plaintext);
             self.is_shared_accounted = accounted_bytes(&content) > 0;
             self.shared = content;
         }
     }
 
-    /// Appends a part of a file. No shared chunk may be waiting.
+    /// Appends a part of a file. No zero-copy chunk may be waiting.
     pub(crate) fn write_file(&mut self, part: FileRange) {
-        debug_assert!(!self.has_shared(), "callers check `is_full` first");
-        std::mem::swap(&mut self.before_shared, &mut self.plaintext);
+        debug_assert!(!self.has_chunk(), "callers check `is_full` first");
+        std::mem::swap(&mut self.before_chunk, &mut self.plaintext);
         self.file = Some(part);
     }
 
-    /// Passes output to the driver, unless earlier output waits for the peer to read. A large
-    /// shared chunk is passed in parts, one per call, and the bytes behind it wait for a later
-    /// call. With TLS, `bytes_max` limits how much of a shared chunk is encrypted per call. Returns
-    /// how much was passed.
+    /// Passes output to the driver, unless earlier output waits for the peer to read. Large shared
+    /// bytes are passed in parts, one per call; a part of a file is passed at once. Without TLS,
+    /// the bytes behind the zero-copy chunk wait for a later call. With TLS, `bytes_max` limits how
+    /// many shared bytes are encrypted per call. Returns how much was passed.
     ///
     /// # Errors
     /// The TLS session cannot send.
@@ -123,8 +123,8 @@ impl OutputBuffer {
             stream.send(&mut self.tls_records);
             Ok(flushed)
         } else if let Some(part) = self.file.take() {
-            let (len, accounted_bytes) = (part.len, self.before_shared.len());
-            stream.send_file(&mut self.before_shared, part);
+            let (len, accounted_bytes) = (part.len, self.before_chunk.len());
+            stream.send_file(&mut self.before_chunk, part);
             Ok(Flushed { bytes: accounted_bytes + len, accounted_bytes })
         } else if self.shared.is_empty() {
             let flushed = Flushed::all_accounted(self.plaintext.len());
@@ -132,50 +132,50 @@ impl OutputBuffer {
             Ok(flushed)
         } else {
             let chunk = self.take_shared(ZERO_COPY_BYTES_MAX);
-            let before_len = self.before_shared.len();
+            let before_len = self.before_chunk.len();
             let bytes = before_len + chunk.len();
             let accounted_bytes = if self.is_shared_accounted { bytes } else { before_len };
             let flushed = Flushed { bytes, accounted_bytes };
-            stream.send_shared(&mut self.before_shared, chunk);
+            stream.send_shared(&mut self.before_chunk, chunk);
             Ok(flushed)
         }
     }
 
-    /// The memory of the buffers and, if it counts, of a waiting shared chunk.
+    /// The memory of the buffers and, if they count, of waiting shared bytes.
     #[inline]
     pub(crate) fn memory_bytes(&self) -> usize {
         let buffers =
-            self.plaintext.capacity() + self.tls_records.capacity() + self.before_shared.capacity();
+            self.plaintext.capacity() + self.tls_records.capacity() + self.before_chunk.capacity();
         if self.is_shared_accounted { buffers + self.shared.len() } else { buffers }
     }
 
-    /// Encrypts output into `tls_records` with `send`, without copying the plaintext first.
-    /// Encrypts at most `bytes_max` bytes of a shared chunk (or [`ZERO_COPY_BYTES_MIN`], if that is
-    /// more). Does not encrypt the bytes after the chunk until all of the chunk is encrypted.
+    /// Encrypts output into `tls_records` with `encrypt_into`, without copying the plaintext first.
+    /// Encrypts at most `bytes_max` shared bytes (or [`ZERO_COPY_BYTES_MIN`], if that is more).
+    /// Does not encrypt `plaintext` until all shared bytes are encrypted.
     fn encrypt(
         &mut self,
         bytes_max: usize,
-        mut send: impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), TlsSendError>,
+        mut encrypt_into: impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), TlsSendError>,
     ) -> Result<(), TlsSendError> {
         if !self.shared.is_empty() {
-            if !self.before_shared.is_empty() {
-                send(&self.before_shared, &mut self.tls_records)?;
-                self.before_shared.clear();
+            if !self.before_chunk.is_empty() {
+                encrypt_into(&self.before_chunk, &mut self.tls_records)?;
+                self.before_chunk.clear();
             }
             let chunk = CatchDropPanic::new(self.take_shared(bytes_max.max(ZERO_COPY_BYTES_MIN)));
-            send(&chunk, &mut self.tls_records)?;
+            encrypt_into(&chunk, &mut self.tls_records)?;
             if !self.shared.is_empty() {
                 return Ok(());
             }
         }
         if !self.plaintext.is_empty() {
-            send(&self.plaintext, &mut self.tls_records)?;
+            encrypt_into(&self.plaintext, &mut self.tls_records)?;
             self.plaintext.clear();
         }
         Ok(())
     }
 
-    /// Takes the first bytes of the shared chunk, at most `bytes_max`.
+    /// Takes the first of the shared bytes, at most `bytes_max`.
     fn take_shared(&mut self, bytes_max: usize) -> Bytes {
         if self.shared.len() <= bytes_max {
             std::mem::take(&mut *self.shared)
@@ -186,7 +186,7 @@ impl OutputBuffer {
 
     /// Discards all output that is not encrypted.
     pub(crate) fn discard_plaintext(&mut self) {
-        self.before_shared.clear();
+        self.before_chunk.clear();
         self.shared = CatchDropPanic::default();
         self.file = None;
         self.plaintext.clear();
@@ -194,7 +194,7 @@ impl OutputBuffer {
 
     /// Frees empty buffers that are larger than `retained_bytes_max`.
     pub(crate) fn shrink(&mut self, retained_bytes_max: usize) {
-        for buffer in [&mut self.plaintext, &mut self.tls_records, &mut self.before_shared] {
+        for buffer in [&mut self.plaintext, &mut self.tls_records, &mut self.before_chunk] {
             if buffer.is_empty() && buffer.capacity() > retained_bytes_max {
                 *buffer = Vec::new();
             }
