@@ -43,16 +43,16 @@ pub(crate) fn defer(work: AfterResponse) {
     }
 }
 
-/// Runs `nested_work` to completion, and polls `provider` meanwhile, because `nested_work` may wait
-/// for it. Then runs `provider` to completion.
+/// Runs `nested_after_response` to completion, and polls `provider` meanwhile, because these
+/// futures may wait for it. Then runs `provider` to completion.
 pub(crate) async fn run(
     mut provider: Option<impl LocalProvider>,
-    mut nested_work: Vec<AfterResponse>,
+    mut nested_after_response: Vec<AfterResponse>,
 ) {
     poll_fn(|cx| {
         poll_with_provider(&mut provider, cx, |cx| {
-            nested_work.retain_mut(|work| work.as_mut().poll(cx).is_pending());
-            if nested_work.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            nested_after_response.retain_mut(|work| work.as_mut().poll(cx).is_pending());
+            if nested_after_response.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
     })
     .await;

@@ -27,7 +27,7 @@ const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// [`NextService`](crate::NextService) and [`spawn_tower`](crate::spawn_tower). Bytes and strings
 /// convert into it.
 ///
-/// A body that was complete before the service was called is stored as bytes. Any other body
+/// A body that was complete before the service was called is stored in this value. Any other body
 /// requests one frame at a time from the connection's thread, and only when the service polls the
 /// body. Trailers arrive as the last frame. Errors are [`BodyError`]s, such as
 /// [`BodyError::Disconnected`] if the connection ends. A body over one of Peregrine's limits
@@ -50,7 +50,8 @@ enum SendBodyKind {
     #[default]
     Empty,
     Bytes(Bytes),
-    /// A complete body in Peregrine's own type, with its pooled buffer or size limit.
+    /// A complete body in Peregrine's own type, which keeps its pooled buffer. If the body is over
+    /// its size limit, reading it yields an error.
     Full(FullBody),
     /// An incomplete body of a layer's request or response.
     Local(LocalBody),
@@ -67,11 +68,11 @@ struct LocalBody {
 }
 
 impl SendBody {
-    /// Converts `body` into a `SendBody`. If `body` is incomplete, also returns a forwarder, which
-    /// the caller must poll on this thread for as long as the body may be read.
+    /// Converts `body` into a `SendBody`. If `body` is incomplete or over its limit, also returns a
+    /// forwarder, which the caller must poll on this thread for as long as the body may be read.
     pub(crate) fn from_body(mut body: Body) -> (Self, Option<BodyForwarder>) {
         if let Some(bytes) = body.as_slice() {
-            return (Self(full_body(bytes.len(), &mut body)), None);
+            return (Self(body_to_bytes(bytes.len(), &mut body)), None);
         }
         let remaining = body.length();
         let (forwarded, channel) = ForwardedBody::new(remaining);
@@ -144,8 +145,8 @@ impl From<&'static str> for SendBody {
     }
 }
 
-/// Converts a complete body of `length` bytes.
-fn full_body(length: usize, body: &mut Body) -> SendBodyKind {
+/// Converts a complete body of `length` bytes to `Empty` or `Bytes`.
+fn body_to_bytes(length: usize, body: &mut Body) -> SendBodyKind {
     if length == 0 {
         return SendBodyKind::Empty;
     }
@@ -161,7 +162,7 @@ fn full_body(length: usize, body: &mut Body) -> SendBodyKind {
 
 impl SendBody {
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame<BodyError>> {
-        // Leaves `Empty`. `Bytes` and `Full` have a single frame, so they are then complete.
+        // Leaves `Empty`: `Bytes` and `Full` have a single frame, so nothing is left after it.
         match std::mem::take(&mut self.0) {
             SendBodyKind::Empty => Poll::Ready(None),
             SendBodyKind::Bytes(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),

@@ -330,7 +330,7 @@ impl<D: Dispatch> TowerHandler<D> {
                 pending_upgrade,
                 is_head,
                 deadline,
-                nested_work: Vec::new(),
+                nested_after_response: Vec::new(),
                 identity_marks,
             };
             if let Poll::Ready(Ok(())) = readiness {
@@ -361,7 +361,8 @@ impl<D: Dispatch> TowerHandler<D> {
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
         let (connection, client_addr) =
             (Rc::clone(parts.connection_untracked()), ClientAddr::from_parts(&parts));
-        // The service may read cookies or credentials, and cannot mark the request itself.
+        // The service may read cookies or credentials, which Peregrine cannot observe. So mark the
+        // response as specific to the client in advance.
         PrivateResponse::mark_delegated(&parts);
         if extensions::may_have_nested_app() {
             // A Peregrine application inside the service reads the marks from the extensions.
@@ -408,7 +409,7 @@ struct CallState {
     /// The deadline of a gRPC call.
     deadline: Option<Box<GrpcDeadline>>,
     /// Work that nested applications leave to be done after the response.
-    nested_work: Vec<peregrine_web::response::AfterResponse>,
+    nested_after_response: Vec<peregrine_web::response::AfterResponse>,
     /// Records which parts of the client's identity the response depends on.
     identity_marks: IdentityMarks,
 }
@@ -426,9 +427,9 @@ impl CallState {
     {
         let mut on_error = Some(on_error);
         poll_fn(|cx| {
-            let Self { forwarder, nested_work, .. } = self;
+            let Self { forwarder, nested_after_response, .. } = self;
             let polled = poll_with_provider(forwarder, cx, |cx| {
-                after_response::collect(nested_work, || call.as_mut().poll(cx))
+                after_response::collect(nested_after_response, || call.as_mut().poll(cx))
             });
             match polled {
                 Poll::Ready(Ok(response)) => Poll::Ready(self.finish_response(response, cx)),
@@ -451,7 +452,7 @@ impl CallState {
     {
         let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let mut response =
-            from_http(response, self.forwarder.take(), take(&mut self.nested_work), cx);
+            from_http(response, self.forwarder.take(), take(&mut self.nested_after_response), cx);
         // The extensions of a nested application's response contain the identities that it has
         // read, such as its sessions.
         if let Some(sources) = response.extensions().and_then(|extensions| extensions.get()) {

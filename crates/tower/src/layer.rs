@@ -8,7 +8,7 @@ use crate::dispatch::{SharedService, TowerError};
 use crate::error::BoxError;
 use crate::extensions::{ClientAddr, ConnectionExtensions};
 use crate::request_table::{
-    CallStarter, LocalHandle, LocalLookup, LocalValue, RemoteCall, RequestOwner,
+    CallStarter, LocalHandle, LocalLookup, LocalValue, QueuedCall, RequestOwner,
     RequestRefExtension,
 };
 use crate::response::{from_http, to_body, to_http};
@@ -45,8 +45,9 @@ use tower_layer::Layer;
 /// wraps ([`NextService`]) *is* `Send`, and so are its futures and bodies. Layers that require
 /// `Send` therefore work, such as those of tower-sessions and axum-login. The handler's future
 /// stays on the request's thread, even if the layer polls the inner service's future or reads a
-/// body on another thread. Channels are used only for work that the layer moves to another thread.
-/// Layers made for axum's bodies work with [`layer_with_body`](crate::layer_with_body).
+/// body on another thread. Channels are used only for work that the layer moves to another thread,
+/// and for calls of a layer that wraps a borrowed service ([`Middleware::run`]). Layers made for
+/// axum's bodies work with [`layer_with_body`](crate::layer_with_body).
 ///
 /// The layer's service must be `Clone`. If the service is not ready for a request, that request
 /// takes the service and waits for it, and other requests use a clone. If the service's `call`
@@ -156,7 +157,7 @@ where
         let mut calls: Vec<(LocalCall<'_>, _)> = Vec::new();
         let poll_owner = |owner: &mut RequestOwner, cx: &mut Context<'_>| {
             let mut progress = owner.poll(cx);
-            for RemoteCall { request, reply } in owner.take_remote_calls() {
+            for QueuedCall { request, reply } in owner.take_queued_calls() {
                 calls.push((Box::pin(call_next(next, request)), Some(reply)));
             }
             let count_before = calls.len();
@@ -225,10 +226,11 @@ where
     // `oneshot_owned` waits for it.
     let readiness = poll_fn(|cx| Poll::Ready(service.poll_shared(cx))).await;
     let (mut parts, body) = request.into_parts();
-    // Drops the fields that `Connection` names. Otherwise a client could name a field in
-    // `Connection`, and so remove the value that a layer sets.
+    // Drops the fields that `Connection` names. If a proxy or a cache inside the layer dropped
+    // them, a client could name a field that the layer sets, and so have that field removed.
     parts.head.remove_nominated_headers();
-    // The layer may read cookies or credentials, and cannot mark the request itself.
+    // The layer may read cookies or credentials, which Peregrine cannot observe. So mark the
+    // response as specific to the client in advance.
     PrivateResponse::mark_delegated(&parts);
     let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = take(parts.extensions_mut());
@@ -265,18 +267,18 @@ where
     C: Future<Output = Result<http::Response<B>, E>> + ?Sized,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    let (mut owner, mut nested_work) = (Some(owner), Vec::new());
+    let (mut owner, mut nested_after_response) = (Some(owner), Vec::new());
     poll_fn(|cx| {
         let poll_provider = |cx: &mut Context<'_>| {
             owner.as_mut().map_or(Progress::Unchanged, |owner| poll_owner(owner, cx))
         };
         let result = ready!(poll_with(poll_provider, cx, |cx| {
-            after_response::collect(&mut nested_work, || call.as_mut().poll(cx))
+            after_response::collect(&mut nested_after_response, || call.as_mut().poll(cx))
         }));
         let mut owner = owner.take().expect("a future completes only once");
         let original = owner.finish_request();
         let mut response = match result.map_err(&to_error) {
-            Ok(response) => from_http(response, Some(owner), take(&mut nested_work), cx),
+            Ok(response) => from_http(response, Some(owner), take(&mut nested_after_response), cx),
             Err(TowerError::PollReady(error)) => {
                 layer_error_response(&error, StatusCode::SERVICE_UNAVAILABLE)
             }
@@ -366,7 +368,7 @@ where
 /// The response to a call whose original request cannot be found.
 #[cold]
 fn request_gone() -> http::Response<SendBody> {
-    let error = "it called its inner service after its response, or without the request's \
+    let error = "the layer called its inner service after its response, or without the request's \
                  extensions";
     let response = layer_error_response(&error.into(), StatusCode::INTERNAL_SERVER_ERROR);
     to_http(response, |body| SendBody::from_body(body).0)
@@ -381,8 +383,9 @@ enum NextState<B> {
     NotStarted(Box<http::Request<B>>),
     /// The call is stored in its request's row (module `request_table`).
     Local(LocalHandle),
-    /// The request's [`RequestOwner`], or the code that polls the owner, makes the call.
-    Remote(oneshot::Receiver<CallOutcome>),
+    /// The request's [`RequestOwner`], or the code that polls the owner, makes the call and sends
+    /// its outcome.
+    AwaitingOutcome(oneshot::Receiver<CallOutcome>),
     /// The call is over, or cannot be made.
     Done,
 }
@@ -408,7 +411,8 @@ where
         // the call, but rejects it if the layer has responded.
         let Some(next) = request_ref.with_original(|original| original.next_service()).flatten()
         else {
-            self.0 = NextState::Remote(request_ref.send_call(request.map(SendBoxBody::new)));
+            self.0 =
+                NextState::AwaitingOutcome(request_ref.send_call(request.map(SendBoxBody::new)));
             return self.resume(cx);
         };
         let mut call: LocalCall<'_> = Box::pin(async move { call_next(&next, *request).await });
@@ -432,7 +436,7 @@ where
             match (lookup, std::mem::replace(&mut self.0, NextState::Done)) {
                 // The layer has moved this future to another thread.
                 (LocalLookup::OtherThread, NextState::Local(handle)) => {
-                    self.0 = NextState::Remote(handle.resume_call());
+                    self.0 = NextState::AwaitingOutcome(handle.resume_call());
                 }
                 (LocalLookup::Local(Poll::Pending), state) => {
                     self.0 = state;
@@ -444,7 +448,9 @@ where
                 _ => return Poll::Ready(request_gone()),
             }
         }
-        let NextState::Remote(outcome) = &mut self.0 else { return Poll::Ready(request_gone()) };
+        let NextState::AwaitingOutcome(outcome) = &mut self.0 else {
+            return Poll::Ready(request_gone());
+        };
         match ready!(Pin::new(outcome).poll(cx)) {
             Ok(Ok(response)) => Poll::Ready(response),
             Ok(Err(panic)) => resume_unwind(panic),

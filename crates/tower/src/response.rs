@@ -18,15 +18,15 @@ use std::task::{Context, Poll, ready};
 /// Converts the response and its body. `provider` is polled together with the response's body, and
 /// after the response for as long as other code can request something from it. That code may
 /// outlive the service's future: the response or a spawned task may read a body that `provider`
-/// forwards, or wait for a call that `provider` polls. `nested_work` is what nested applications do
-/// after their response; it runs after this response.
+/// forwards, or wait for a call that `provider` polls. `nested_after_response` is what nested
+/// applications do after their response; it runs after this response.
 ///
 /// This is not an `async fn`, and no `async fn` here stores large values: a handler's future is
 /// moved for each request, and its size includes everything that it can ever store.
 pub(crate) fn from_http<B, T>(
     response: http::Response<B>,
     provider: Option<T>,
-    nested_work: Vec<peregrine_web::response::AfterResponse>,
+    nested_after_response: Vec<peregrine_web::response::AfterResponse>,
     cx: &mut Context<'_>,
 ) -> Response
 where
@@ -44,18 +44,21 @@ where
     // Polls the provider after the response too if it is still needed: the service may have spawned
     // a task that still reads the request's body.
     match provider {
-        ResponseProvider::Own(provider) if provider.is_active() || !nested_work.is_empty() => {
-            let future = after_response::run(Some(provider), nested_work);
+        ResponseProvider::Own(provider)
+            if provider.is_active() || !nested_after_response.is_empty() =>
+        {
+            let future = after_response::run(Some(provider), nested_after_response);
             response = response.with_after_response(Box::pin(future));
         }
         ResponseProvider::Shared(shared) => {
             // The server polls this future only when it no longer polls the response's body, which
             // shares the provider, so the `RefCell` is not borrowed then.
-            let future = async move { after_response::run(shared.0.take(), nested_work).await };
+            let future =
+                async move { after_response::run(shared.0.take(), nested_after_response).await };
             response = response.with_after_response(Box::pin(future));
         }
-        ResponseProvider::None if !nested_work.is_empty() => {
-            let future = after_response::run(None::<T>, nested_work);
+        ResponseProvider::None if !nested_after_response.is_empty() => {
+            let future = after_response::run(None::<T>, nested_after_response);
             response = response.with_after_response(Box::pin(future));
         }
         ResponseProvider::Own(_) | ResponseProvider::None => {}

@@ -45,7 +45,7 @@ pub(crate) struct RequestRef {
 #[derive(Clone)]
 pub(crate) struct RequestRefExtension(pub(crate) Arc<RequestRef>);
 
-/// Commands from other threads to the request's owner.
+/// Commands to the request's owner: from other threads, or to call a borrowed inner service.
 #[derive(Default)]
 struct CommandQueue {
     commands: Vec<Command>,
@@ -59,7 +59,7 @@ struct CommandQueue {
 
 enum Command {
     /// Begin a call.
-    StartCall(Box<RemoteCall>),
+    StartCall(Box<QueuedCall>),
     /// Continue the call in this slot, which began on the request's thread, and send its outcome.
     ResumeCall(usize, CallReply),
     /// Forward the body in this slot over a channel.
@@ -70,7 +70,7 @@ enum Command {
 
 /// A call that the row cannot own: it was made on another thread, or its inner service is only
 /// borrowed.
-pub(crate) struct RemoteCall {
+pub(crate) struct QueuedCall {
     pub(crate) request: http::Request<SendBoxBody>,
     pub(crate) reply: CallReply,
 }
@@ -183,14 +183,15 @@ impl RequestRef {
         completion_waker.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Makes the request's owner start a call. May be called on any thread. The receiver yields the
-    /// outcome, or an error if the layer has responded or too many calls are queued.
+    /// Makes the request's owner, or the code that polls it, start a call. May be called on any
+    /// thread. The receiver yields the outcome, or an error if the layer has responded or too many
+    /// calls are queued.
     pub(crate) fn send_call(
         &self,
         request: http::Request<SendBoxBody>,
     ) -> oneshot::Receiver<CallOutcome> {
         let (reply, outcome) = oneshot::channel();
-        self.send_command(Command::StartCall(Box::new(RemoteCall { request, reply })));
+        self.send_command(Command::StartCall(Box::new(QueuedCall { request, reply })));
         outcome
     }
 

@@ -1,6 +1,6 @@
-//! The owner of a request's row, which executes the commands that other threads send.
+//! The owner of a request's row, which executes the commands in the request's queue.
 
-use super::{Command, LocalValue, RemoteCall, RequestRef, RequestState, TABLE, THREAD_ID, lock};
+use super::{Command, LocalValue, QueuedCall, RequestRef, RequestState, TABLE, THREAD_ID, lock};
 use crate::body::SendBoxBody;
 use crate::body_channel::{BodyForwarder, LocalProvider, Progress};
 use crate::call::{CallReply, LocalCall, poll_call};
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 /// Owns those values of a request that cannot leave this thread (the original request, calls and
-/// bodies), and executes the commands that their handles on other threads send. Dropping the owner
-/// drops all of the values.
+/// bodies), and executes the commands in the request's queue. Dropping the owner drops all of the
+/// values.
 pub(crate) struct RequestOwner {
     request_ref: Arc<RequestRef>,
     call_starter: CallStarter,
@@ -24,12 +24,13 @@ pub(crate) struct RequestOwner {
     after_response: Vec<AfterResponse>,
 }
 
-/// Which code starts the calls that other threads request.
+/// Which code starts the calls that `NextFuture` cannot start itself: those on another thread, and
+/// those of a borrowed inner service.
 pub(crate) enum CallStarter {
     /// The owner starts them with this function, and polls them.
     Owner(fn(http::Request<SendBoxBody>) -> LocalCall<'static>),
     /// The code that polls the owner takes them from this queue, and starts and polls them.
-    Poller(Vec<RemoteCall>),
+    Poller(Vec<QueuedCall>),
     /// No further call is started, because the layer has responded.
     Closed,
 }
@@ -72,7 +73,7 @@ impl RequestOwner {
     }
 
     /// Removes and returns the calls that the caller must start.
-    pub(crate) fn take_remote_calls(&mut self) -> Vec<RemoteCall> {
+    pub(crate) fn take_queued_calls(&mut self) -> Vec<QueuedCall> {
         match &mut self.call_starter {
             CallStarter::Poller(calls) => std::mem::take(calls),
             CallStarter::Owner(_) | CallStarter::Closed => Vec::new(),
