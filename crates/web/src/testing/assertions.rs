@@ -92,7 +92,7 @@ fn compare(pointer: &str, expected: &Value, found: &Value, lines: &mut Vec<Strin
                 }
             }
             for (name, value) in found.iter().filter(|(name, _)| !expected.contains_key(*name)) {
-                lines.push(format!("{}: not expected, but it is {value}", child(name)));
+                lines.push(format!("{}: expected to be absent, but it is {value}", child(name)));
             }
         }
         (Value::Array(expected), Value::Array(found)) => {
@@ -126,7 +126,7 @@ mod tests {
             differences(&expected, &found),
             "  /b/0: expected 1, but it is 2\n  /b/1/c: expected \"x\", but it is \"y\"\n  \
              /b: expected 2 elements, but there are 3\n  /d~1e~0f: expected null, but it is missing\n  \
-             /g: not expected, but it is {}\n"
+             /g: expected to be absent, but it is {}\n"
         );
         assert_eq!(differences(&expected, &expected), "");
         assert_eq!(

@@ -132,10 +132,12 @@ impl TestWebSocket {
         self.subprotocol.as_deref()
     }
 
-    /// Sends a message. Waits while the application does not read.
+    /// Sends a message. If the application does not read, waits until there is room. After
+    /// [`TestWebSocket::abort`], or when the application's end has finished, discards the message.
     ///
     /// # Panics
-    /// If the WebSocket is closed.
+    /// If a Close frame was sent or received, if the code of a Close frame to be sent is not
+    /// allowed, or if the application panics.
     pub async fn send(&mut self, message: impl Into<TestMessage>) {
         let mut bytes = Vec::new();
         let result = match message.into() {
@@ -157,7 +159,7 @@ impl TestWebSocket {
     /// Like [`TestWebSocket::send`], but blocks this thread.
     ///
     /// # Panics
-    /// If the WebSocket is closed.
+    /// As [`TestWebSocket::send`].
     pub fn send_blocking(&mut self, message: impl Into<TestMessage>) {
         block_on(self.send(message));
     }

@@ -19,8 +19,8 @@ thread_local! {
 
 impl RequestHead {
     /// Converts the head to the `http` crate's request, with `body`. The target and all values
-    /// share one copy of the head's bytes. A request to upgrade to another protocol gets version
-    /// HTTP/1.1, even if it was received over HTTP/2, because its fields have the form of HTTP/1.1.
+    /// share one copy of the head's bytes. The head represents an extended CONNECT of HTTP/2 as an
+    /// HTTP/1.1 upgrade, so that request gets version HTTP/1.1.
     #[must_use]
     pub fn to_http<B>(&self, body: B) -> http::Request<B> {
         let shared = copy_to_bytes(self.as_bytes());
@@ -37,8 +37,8 @@ impl RequestHead {
         request
     }
 
-    /// As [`RequestHead::to_header_map`], but does not mark the response; see
-    /// [`RequestHead::header_bytes_untracked`].
+    /// As [`RequestHead::to_header_map`], but does not mark the response as specific to the client;
+    /// see [`RequestHead::header_bytes_untracked`].
     #[doc(hidden)]
     #[must_use]
     pub fn header_map_untracked(&self) -> HeaderMap {

@@ -23,7 +23,7 @@ impl RequestHead {
         self.cookies().find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
     }
 
-    /// As [`RequestHead::cookie`], but does not mark the response; see
+    /// As [`RequestHead::cookie`], but does not mark the response as specific to the client; see
     /// [`RequestHead::header_bytes_untracked`].
     #[doc(hidden)]
     #[must_use]

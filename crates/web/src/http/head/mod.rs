@@ -305,9 +305,9 @@ impl RequestHead {
         uri_of(Bytes::copy_from_slice(self.slice(self.index().target)))
     }
 
-    /// As [`RequestHead::header_bytes`], but does not mark the response. For code that does not use
-    /// the value for the response, such as logs, and for code that keeps the responses of different
-    /// clients apart itself, such as caches. A test of
+    /// As [`RequestHead::header_bytes`], but does not mark the response as specific to the client.
+    /// For code that does not use the value for the response, such as logs, and for code that keeps
+    /// the responses of different clients apart itself, such as caches. A test of
     /// [`private_response`](crate::private_response) lists the files that may call it.
     #[doc(hidden)]
     #[must_use]
@@ -339,8 +339,8 @@ impl RequestHead {
         std::str::from_utf8(self.header_bytes(name)?).ok()
     }
 
-    /// As [`RequestHead::header_values`], but does not mark the response; see
-    /// [`RequestHead::header_bytes_untracked`].
+    /// As [`RequestHead::header_values`], but does not mark the response as specific to the client;
+    /// see [`RequestHead::header_bytes_untracked`].
     #[doc(hidden)]
     pub fn header_values_untracked<'h>(
         &'h self,
@@ -360,7 +360,7 @@ impl RequestHead {
             .map(|field| self.slice(field.value))
     }
 
-    /// As [`RequestHead::remove_fields`], but does not mark the response.
+    /// As [`RequestHead::remove_fields`], but does not mark the response as specific to the client.
     pub(crate) fn remove_fields_untracked(&mut self, names: &[&str]) {
         let HeadBlock { bytes, index, .. } = self.block_mut();
         index.retain(|field| {
@@ -396,7 +396,7 @@ impl RequestHead {
         true
     }
 
-    /// As [`RequestHead::headers`], but does not mark the response; see
+    /// As [`RequestHead::headers`], but does not mark the response as specific to the client; see
     /// [`RequestHead::header_bytes_untracked`].
     #[doc(hidden)]
     pub fn headers_untracked(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
