@@ -42,12 +42,13 @@
 //! - `std::time::Instant` and `SystemTime` always return real time. This also affects parts of
 //!   Peregrine that use those clocks: the lifetimes of sessions, cached responses, idempotency keys
 //!   and tokens, and how fast rate limits recover.
-//! - Sockets of the application: those of tokio panic, because the runtime has no I/O. Files, and
-//!   databases that need no sockets, are real. While tasks wait only for one of these, the
-//!   simulator does not know that an event is pending: virtual time jumps to the next timer, or, if
-//!   there is none, the run fails as a deadlock. Use a substitute in tests, or a second simulated
-//!   server.
-//!   `tokio::task::spawn_blocking` works; virtual time stands still while it runs.
+//! - Sockets of the application: those of tokio panic, because the runtime has no I/O. Use a
+//!   substitute in tests, or a second simulated server.
+//! - Files, and databases that need no sockets, are real. `tokio::fs` and
+//!   `tokio::task::spawn_blocking` work; virtual time stands still while their work runs. While all
+//!   tasks wait for other threads, such as those of an SQLite driver, the simulator does not know
+//!   that an event is pending: virtual time jumps to the next timer, or, if there is none, the run
+//!   fails as a deadlock.
 //! - The admin listener, the access log, certificate files and signals do not exist.
 //! - A simulation creates its own runtime: use a plain `#[test]`, because `#[tokio::test]` creates
 //!   another one.
