@@ -102,7 +102,8 @@ impl Simulation {
         Self { time_max, ..self }
     }
 
-    /// Sets how often network tasks may be polled in a run before it fails. Default: 10 million.
+    /// Sets how often the tasks of a run may be polled before it fails, not counting tasks of
+    /// `tokio::spawn`. Default: 10 million.
     pub fn steps_max(self, steps_max: u64) -> Self {
         Self { steps_max, ..self }
     }

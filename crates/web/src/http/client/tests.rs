@@ -60,7 +60,7 @@ fn the_client_is_the_rightmost_address_that_is_not_trusted() {
         (&["127.0.0.1, 192.0.2.1, 10.0.0.2"], "192.0.2.1:0"),
         (&["198.51.100.7", "192.0.2.1"], "192.0.2.1:0"),
         (&["junk, 192.0.2.1"], "192.0.2.1:0"),
-        // An invalid entry ends the walk at the last valid hop.
+        // An invalid entry ends the walk at the hop to its right.
         (&["junk"], "10.0.0.1:999"),
         (&["192.0.2.1, junk"], "10.0.0.1:999"),
         (&["192.0.2.1, unknown, 10.0.0.2"], "10.0.0.2:0"),
