@@ -201,8 +201,8 @@ impl RateLimit {
 
     /// Sets the key to a header field, or the client's address if it is absent. Clients choose what
     /// they send: an outer middleware must have verified the value, or each new value is a new
-    /// client. Values of `Authorization` that differ only in the case of the scheme or in the spaces
-    /// after it are equal.
+    /// client. Values of `Authorization` that differ only in the case of the scheme or in the
+    /// spaces after it are equal.
     pub fn key_by_header(self, name: impl Into<String>) -> Self {
         self.configure_limit(|spec| spec.key = KeyExtractor::Header(name.into()))
     }

@@ -147,7 +147,10 @@ pub fn start(
     }
     if let Some(inherited) = inherited {
         running.take_over(inherited)?;
-        running.let_admin_accept();
+        // After a shutdown request, the predecessor continues to serve, and to answer probes.
+        if running.is_serving() {
+            running.let_admin_accept();
+        }
     }
     let line = startup_line(&running, &description, worker_count, &limits);
     report_started(&running, &line, listener_fds, parts.upgrade_options, quiet);
