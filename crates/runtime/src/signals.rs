@@ -33,9 +33,9 @@ pub(crate) enum SignalAction {
 pub struct HandledSignals {
     /// Whether to handle SIGHUP.
     pub reload: bool,
-    /// Whether to handle SIGUSR2.
+    /// Whether to handle SIGUSR2, unless the program already handles or ignores it.
     pub upgrade: bool,
-    /// Whether to handle SIGUSR1.
+    /// Whether to handle SIGUSR1, unless the program already handles or ignores it.
     pub reopen: bool,
 }
 
@@ -75,7 +75,7 @@ impl Signals {
     /// Installs the handlers, and starts the thread that calls `on_action` for each signal.
     ///
     /// # Errors
-    /// The process is out of descriptors or threads, or the system does not deliver signals.
+    /// The process is out of descriptors or threads, or the system refuses to install a handler.
     pub(crate) fn register(
         handled: HandledSignals,
         mut on_action: impl FnMut(SignalAction) + Send + 'static,
@@ -83,7 +83,7 @@ impl Signals {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
         let mut registrations = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
         // If the program already handles or ignores SIGUSR1 or SIGUSR2, the server leaves that
-        // signal alone.
+        // signal alone. SIGHUP is always handled if requested.
         let reopen = handled.reopen
             && *registrations.may_handle_sigusr1.get_or_insert_with(|| is_default(SIGUSR1));
         let upgrade = handled.upgrade
