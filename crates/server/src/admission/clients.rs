@@ -10,8 +10,9 @@ const CLIENTS_CAPACITY_MIN: usize = 1024;
 
 /// The number of open connections and requests in progress of each client.
 ///
-/// One client is stored in `inline_client`, all others in `table`. Most requests end before the
-/// next one begins, so usually the only client is the inline one, and no lookup is needed.
+/// One client is stored in `inline_client`, all others in `table`. Unless connections per client
+/// are limited, only requests count. Most requests end before the next one begins, so usually the
+/// only client is the inline one, and no lookup is needed.
 ///
 /// A client without connections and requests is removed from the table, so the table never has more
 /// entries than there are connections and requests. An inline client without any is not removed,
@@ -19,8 +20,9 @@ const CLIENTS_CAPACITY_MIN: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct PerClientCounts {
     inline_client: RefCell<Option<(ClientKey, ClientUsage)>>,
-    /// Looked up for many requests, so the hash must be fast. Peers cannot provoke collisions: the
-    /// hash is keyed with a secret, and peers see neither hashes nor the order of entries.
+    /// Each request of a client that is not inline needs a lookup, so the hash must be fast. Peers
+    /// cannot provoke collisions: the hash is keyed with a secret, and peers see neither hashes nor
+    /// the order of entries.
     table: RefCell<HashMap<ClientKey, ClientUsage, RandomState>>,
 }
 
@@ -66,7 +68,7 @@ impl PerClientCounts {
         }
         let mut usage = ClientUsage::default();
         let has_room = usage.try_acquire(resource, max);
-        if inline_client.as_ref().is_none_or(|(_, usage)| usage.is_empty()) {
+        if inline_client.as_ref().is_none_or(|(_, inline_usage)| inline_usage.is_empty()) {
             *inline_client = Some((client, usage));
         } else {
             table.insert(client, usage);
@@ -96,8 +98,9 @@ impl PerClientCounts {
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         let inline_client = self.inline_client.borrow();
-        let counts_inline = inline_client.as_ref().is_some_and(|(_, usage)| !usage.is_empty());
-        self.table.borrow().len() + usize::from(counts_inline)
+        let has_active_inline_client =
+            inline_client.as_ref().is_some_and(|(_, usage)| !usage.is_empty());
+        self.table.borrow().len() + usize::from(has_active_inline_client)
     }
 }
 
