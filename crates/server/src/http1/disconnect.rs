@@ -59,7 +59,7 @@ impl Http1 {
             ExchangeState::SendingStreamed(writer) => writer.has_unknown_length(),
             ExchangeState::ReadingHead
             | ExchangeState::SendingFull(_)
-            | ExchangeState::ReceivingBody { .. }
+            | ExchangeState::ReceivingAfterResponse { .. }
             | ExchangeState::DiscardingBody => false,
         }
     }

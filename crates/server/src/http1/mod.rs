@@ -82,7 +82,7 @@ enum ExchangeState {
     SendingStreamed(BodyWriter),
     /// Receives the request's body for a task that continues to read it after the response is
     /// complete.
-    ReceivingBody {
+    ReceivingAfterResponse {
         /// How many bytes the task had read when the server last found the body's pipe full; `None`
         /// if it was never full.
         consumed: Option<u64>,
@@ -125,7 +125,7 @@ impl Http1 {
             ExchangeState::RunningHandler => self.drive_handler(conn, cx),
             ExchangeState::SendingFull(_) => self.send_full_body(conn, cx),
             ExchangeState::SendingStreamed(_) => self.send_streamed_body(conn, cx),
-            ExchangeState::ReceivingBody { .. } => self.receive_after_response(conn, cx),
+            ExchangeState::ReceivingAfterResponse { .. } => self.receive_after_response(conn, cx),
             ExchangeState::DiscardingBody => self.discard_body_after_response(conn),
         }
     }
@@ -150,7 +150,7 @@ impl Http1 {
         !matches!(
             self.state,
             ExchangeState::ReadingHead
-                | ExchangeState::ReceivingBody { .. }
+                | ExchangeState::ReceivingAfterResponse { .. }
                 | ExchangeState::DiscardingBody
         )
     }
@@ -406,7 +406,7 @@ impl Http1 {
             // handler and the response.
             NextAction::DiscardBody if self.request_body.has_reader() => {
                 self.exchange.abort();
-                self.state = ExchangeState::ReceivingBody { consumed: None };
+                self.state = ExchangeState::ReceivingAfterResponse { consumed: None };
                 self.spans_turns = true;
                 self.probe = ProbeSchedule::default();
                 conn.io.keep_awake.get_or_insert_with(|| conn.worker.driver.keep_awake());

@@ -177,7 +177,9 @@ impl Http1 {
                 let deadline = now.saturating_add(conn.listener.limits.idle_timeout);
                 match &mut self.state {
                     // The task has read since the pipe was last full, so its time starts again.
-                    ExchangeState::ReceivingBody { consumed } if *consumed != consumed_now => {
+                    ExchangeState::ReceivingAfterResponse { consumed }
+                        if *consumed != consumed_now =>
+                    {
                         *consumed = consumed_now;
                         conn.io.deadlines.set(TimeoutKind::BodyReader, deadline);
                     }

@@ -27,7 +27,7 @@ impl Http1 {
             (TimeoutKind::Receive, ExchangeState::DiscardingBody) => {
                 Action::linger(CloseReason::BodyTooSlow)
             }
-            (TimeoutKind::Receive, ExchangeState::ReceivingBody { .. }) => {
+            (TimeoutKind::Receive, ExchangeState::ReceivingAfterResponse { .. }) => {
                 self.request_body.fail(BodyError::TooSlow);
                 Action::linger(CloseReason::BodyTooSlow)
             }
@@ -35,7 +35,7 @@ impl Http1 {
             // long. `BodyError` has no variant for that, so the task gets `Disconnected`.
             (
                 TimeoutKind::BodyReader | TimeoutKind::Exchange,
-                ExchangeState::ReceivingBody { .. },
+                ExchangeState::ReceivingAfterResponse { .. },
             ) => {
                 self.request_body.fail(BodyError::Disconnected);
                 self.request_body = RequestBodySender::Discarding;

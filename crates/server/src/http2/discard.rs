@@ -39,7 +39,7 @@ impl Http2 {
         }
         let stream = self.streams.at(slot);
         let is_request_complete = stream.pending_trailers.take().is_some();
-        if !matches!(stream.state, StreamState::ReceivingBody) {
+        if !matches!(stream.state, StreamState::ReceivingAfterResponse) {
             return;
         }
         if is_request_complete {
@@ -73,7 +73,7 @@ impl Http2 {
         // The other deadlines no longer have any effect, so clear them.
         stream.deadlines = StreamDeadlines {
             receive: now.saturating_add(limits.linger_timeout),
-            step: now.saturating_add(limits.linger_time_max),
+            current_state: now.saturating_add(limits.linger_time_max),
             ..StreamDeadlines::NONE
         };
         self.streams.discarding += 1;
@@ -117,7 +117,7 @@ impl Http2 {
         // If little of each request remains, the server receives it, because some clients treat a
         // reset as an error. If more remains, the core resets the streams, but one round trip
         // later, so that the peer has received its responses. The core would also discard the
-        // content of streams in `ReceivingBody`, so the reset waits for those.
+        // content of streams in `ReceivingAfterResponse`, so the reset waits for those.
         let bytes_max = u64::from(conn.listener.limits.drain_bytes_max);
         if self.streams.exceeds_discard_limit(bytes_max) && !self.streams.has_receiving() {
             protocol(&mut self.core).reset_unfinished(&mut conn.io.output.plaintext, |_| {});

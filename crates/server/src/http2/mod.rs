@@ -317,7 +317,9 @@ impl Http2 {
             StreamState::SendingStreamed(_) => self.poll_response_body(slot, conn),
             // Nothing to poll.
             StreamState::Buffering { .. } | StreamState::SendingFull { .. } => {}
-            StreamState::ReceivingBody | StreamState::DiscardingBody | StreamState::Vacant => {}
+            StreamState::ReceivingAfterResponse
+            | StreamState::DiscardingBody
+            | StreamState::Vacant => {}
         }
         self.forward_body(slot, conn);
         self.streams.update_reservation(slot);
@@ -349,7 +351,7 @@ impl Http2 {
         }
         // An upgraded stream ends when its protocol ends, even if a task still reads its bytes.
         if stream.request_body.has_reader() && !stream.is_tunnel {
-            stream.state = StreamState::ReceivingBody;
+            stream.state = StreamState::ReceivingAfterResponse;
             if let Some(timeout) = conn.listener.limits.exchange_timeout {
                 let deadline = conn.worker.driver.now().saturating_add(timeout);
                 stream.deadlines.exchange = stream.deadlines.exchange.min(deadline);

@@ -292,18 +292,18 @@ impl Http2 {
         let stream = self.streams.at(slot);
         if matches!(
             (&stream.state, &stream.request_body),
-            (StreamState::ReceivingBody, RequestBodySender::Finished)
+            (StreamState::ReceivingAfterResponse, RequestBodySender::Finished)
         ) {
             return self.streams.close(slot);
         }
         stream.awaits_data = awaits_data;
         self.update_receive_timer(slot, conn);
         let (now, stream) = (conn.worker.driver.now(), self.streams.at(slot));
-        if matches!(stream.state, StreamState::ReceivingBody) {
+        if matches!(stream.state, StreamState::ReceivingAfterResponse) {
             // A task still reads the content after the response. If it does not read what is in its
             // pipe within `idle_timeout`, its body fails. While the server waits for the peer
             // instead, `deadlines.receive` applies.
-            stream.deadlines.step = match awaits_data {
+            stream.deadlines.current_state = match awaits_data {
                 true => Duration::MAX,
                 false => now.saturating_add(conn.listener.limits.idle_timeout),
             };

@@ -294,7 +294,7 @@ impl Http2 {
                 }
                 StreamState::Buffering { .. }
                 | StreamState::RunningHandler
-                | StreamState::ReceivingBody
+                | StreamState::ReceivingAfterResponse
                 | StreamState::DiscardingBody
                 | StreamState::Vacant => {
                     unreachable!("only streams that send a response are marked as ready")

@@ -74,7 +74,7 @@ pub(super) struct Stream {
     pub(super) waker: Waker,
 }
 
-/// The current step of a stream.
+/// The current state of a stream.
 pub(super) enum StreamState {
     /// Collects content until the request is complete or all received bytes have been parsed. Only
     /// then is the handler called, because most content arrives together with its head.
@@ -87,7 +87,7 @@ pub(super) enum StreamState {
     /// sent.
     SendingStreamed(BodyFrames),
     /// The response is complete, and a task continues to read the request's content.
-    ReceivingBody,
+    ReceivingAfterResponse,
     /// The response is complete, and the rest of the request is being discarded.
     DiscardingBody,
     /// The entry is free. Also the state of an open stream while `begin` or `respond` replaces
@@ -115,10 +115,10 @@ pub(super) struct StreamDeadlines {
     pub(super) exchange: Duration,
     pub(super) receive: Duration,
     pub(super) send: Duration,
-    /// The deadline of the current step. By then, the task must read more (`ReceivingBody`), the
-    /// discarded content must end (`DiscardingBody`), or bytes must pass through the tunnel in
-    /// either direction (`SendingStreamed`).
-    pub(super) step: Duration,
+    /// The deadline of the current [`StreamState`]. By then, the task must read more
+    /// (`ReceivingAfterResponse`), the discarded content must end (`DiscardingBody`), or bytes must
+    /// pass through the tunnel in either direction (`SendingStreamed`).
+    pub(super) current_state: Duration,
 }
 
 impl StreamDeadlines {
@@ -127,12 +127,12 @@ impl StreamDeadlines {
         exchange: Duration::MAX,
         receive: Duration::MAX,
         send: Duration::MAX,
-        step: Duration::MAX,
+        current_state: Duration::MAX,
     };
 
     /// The earliest deadline.
     pub(super) fn next_deadline(&self) -> Duration {
-        self.handler.min(self.exchange).min(self.receive).min(self.send).min(self.step)
+        self.handler.min(self.exchange).min(self.receive).min(self.send).min(self.current_state)
     }
 }
 
@@ -303,7 +303,8 @@ impl Streams {
 
     /// Returns whether a task still reads the content of a request whose response is complete.
     pub(super) fn has_receiving(&self) -> bool {
-        self.open_streams().any(|stream| matches!(stream.state, StreamState::ReceivingBody))
+        self.open_streams()
+            .any(|stream| matches!(stream.state, StreamState::ReceivingAfterResponse))
     }
 
     /// Returns whether any stream that is `DiscardingBody` has discarded more than `bytes_max`

@@ -27,7 +27,7 @@ impl Http2 {
                 self.check_deadlines(conn);
                 Action::Continue
             }
-            TimeoutKind::Ping => self.send_ping(conn),
+            TimeoutKind::Ping => self.on_ping_deadline(conn),
             _ => Action::Continue,
         }
     }
@@ -54,7 +54,7 @@ impl Http2 {
     /// the PING, so the check is repeated: with a large window, a slow reader may be silent for
     /// minutes. Output that the kernel accepted immediately does not count, because it shows
     /// nothing about the client.
-    fn send_ping<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
+    fn on_ping_deadline<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
         // If bytes were received, `schedule_ping` restarts the interval. If too much output is
         // waiting, the server does not receive, and the send deadline applies instead.
         if conn.io.input.bytes_received() != self.last_bytes_received || conn.is_output_over_limit()
@@ -72,8 +72,8 @@ impl Http2 {
         }
         (self.is_ping_pending, self.last_bytes_written) = (true, written);
         self.was_output_waiting = is_output_waiting;
-        let deadline =
-            conn.worker.driver.now().saturating_add(conn.listener.limits.transfer_rate_grace);
+        let reply_timeout = conn.listener.limits.transfer_rate_grace;
+        let deadline = conn.worker.driver.now().saturating_add(reply_timeout);
         conn.io.deadlines.set(TimeoutKind::Ping, deadline);
         Action::Continue
     }
@@ -87,8 +87,8 @@ impl Http2 {
     ) {
         let driver = &conn.worker.driver;
         let Some(release_at_ms) = protocol(&mut self.core).next_release_at() else { return };
-        // If a timer is already running, the turn after it fires calls this method again.
         if self.held_until > driver.now() {
+            // A timer is already running. When it fires, the next turn calls this method again.
             return;
         }
         let held_until = Duration::from_millis(release_at_ms);
@@ -162,16 +162,18 @@ impl Http2 {
             stream.deadlines.exchange = Duration::MAX;
             return self.respond_problem(slot, Problem::handler_timeout(), conn);
         }
-        // The task that reads the body took too long. `BodyError` has no variant for that, so the
-        // task gets `Disconnected`.
-        if deadlines.step.min(deadlines.exchange) <= now
-            && matches!(stream.state, StreamState::ReceivingBody)
+        // The response is complete, but a task still reads the body, and it took too long.
+        // `BodyError` has no variant for that, so the task gets `Disconnected`.
+        if deadlines.current_state.min(deadlines.exchange) <= now
+            && matches!(stream.state, StreamState::ReceivingAfterResponse)
         {
             stream.request_body.fail(BodyError::Disconnected);
             return self.discard_after_response(slot, conn);
         }
-        // While a response is sent, only a tunnel sets this deadline.
-        if deadlines.step <= now && matches!(stream.state, StreamState::SendingStreamed(_)) {
+        // In `SendingStreamed`, only an upgraded protocol (a tunnel) sets `current_state`: its idle
+        // timeout.
+        if deadlines.current_state <= now && matches!(stream.state, StreamState::SendingStreamed(_))
+        {
             conn.worker.instrumentation.record_limit("upgraded_idle_timeout");
             return self.reset_timed_out(slot, "its upgraded protocol was idle for too long", conn);
         }
@@ -182,13 +184,13 @@ impl Http2 {
         // RFC 9113 §8.1: after a complete response, the server may request that the client stop
         // sending, by RST_STREAM with NO_ERROR.
         if matches!(stream.state, StreamState::DiscardingBody) {
-            if deadlines.receive.min(deadlines.step) <= now {
+            if deadlines.receive.min(deadlines.current_state) <= now {
                 self.reset_stream(slot, ErrorCode::NO_ERROR, conn);
             }
             return;
         }
-        // Since a deadline was set, the peer may have sent content or opened its windows. If so,
-        // the update moves the deadline.
+        // The peer may have sent content or opened its windows after these deadlines were set. If
+        // so, the update moves the deadline.
         if deadlines.receive <= now {
             self.update_receive_timer(slot, conn);
             let stream = self.streams.at(slot);

@@ -139,11 +139,12 @@ impl Http2 {
         let transferred = stream.received + stream.sent;
         let has_started = matches!(stream.state, StreamState::SendingStreamed(_));
         if has_started
-            && (stream.deadlines.step == Duration::MAX || stream.last_transferred != transferred)
+            && (stream.deadlines.current_state == Duration::MAX
+                || stream.last_transferred != transferred)
         {
             stream.last_transferred = transferred;
             let timeout = conn.listener.limits.upgraded_idle_timeout.unwrap_or(Duration::MAX);
-            stream.deadlines.step = conn.worker.driver.now().saturating_add(timeout);
+            stream.deadlines.current_state = conn.worker.driver.now().saturating_add(timeout);
         }
     }
 }
