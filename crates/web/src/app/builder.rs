@@ -18,7 +18,10 @@ use std::rc::Rc;
 
 /// The parts of an application under construction, passed from scope to scope.
 pub(crate) struct AppBuilder {
-    #[expect(clippy::vec_box, reason = "growing a vector of large entries frees large blocks")]
+    #[expect(
+        clippy::vec_box,
+        reason = "a growing vector of large entries would leave freed blocks behind"
+    )]
     pub(crate) routes: Vec<Box<RouteEntry>>,
     pub(crate) fallbacks: Vec<ScopeFallback>,
     pub(crate) errors: Vec<BuildErrorKind>,
@@ -114,8 +117,9 @@ pub(crate) struct RouteEntry {
     /// The pattern is another entry's pattern with a trailing slash. If the slash policy ignores
     /// trailing slashes, this entry is dropped.
     pub(crate) is_slash_variant: bool,
-    /// The handler also serves the path with a trailing slash, which needs another entry, with
-    /// `is_slash_variant`. The root `/` has no such entry until it is merged under a prefix.
+    /// The handler must also serve the path with a trailing slash. A second entry, with
+    /// `is_slash_variant`, does that. The root `/` has no second entry until it is merged under a
+    /// prefix.
     pub(crate) needs_slash_variant: bool,
     pub(crate) location: &'static Location<'static>,
 }

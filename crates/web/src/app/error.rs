@@ -61,8 +61,8 @@ pub enum BuildErrorKind {
         /// The fallback that was added later.
         second: String,
     },
-    /// A route of an application that is used as a handler has an option that the server can apply
-    /// only to that handler as a whole.
+    /// An application is used as a handler, and one of its routes has an option that the server can
+    /// apply only to the whole handler.
     UnsupportedOption {
         /// The route.
         route: String,
@@ -95,7 +95,7 @@ pub enum BuildErrorKind {
         /// Why the setting is invalid, and how to fix it.
         reason: String,
     },
-    /// An error that a check added with [`App::on_build`](crate::App::on_build) found.
+    /// An error found by a check of [`App::on_build`](crate::App::on_build).
     BuildHook {
         /// The text that the check returned.
         message: String,

@@ -55,7 +55,8 @@ impl Fallbacks {
             let expanded = expanded.map(|expanded| (expanded.pattern, expanded.typed_parameters));
             let (prefix, typed) = expanded.unwrap_or_else(|| (fallback.prefix.clone(), Vec::new()));
             let patterns = [prefix.clone(), format!("{prefix}/"), format!("{prefix}{CATCH_ALL}")];
-            // Without a prefix, the first two patterns are the same path, so one is skipped.
+            // A nested scope may have the prefix `/`, stored as an empty text. The pattern of the
+            // prefix alone would then be empty, so it is skipped.
             let patterns = patterns.iter().zip(id..).skip(usize::from(prefix.is_empty()));
             for (pattern, id) in patterns {
                 if typed.is_empty() {

@@ -98,7 +98,8 @@ pub trait Middleware {
 #[derive(Clone, Debug)]
 pub struct Optional<M>(Option<Rc<M>>);
 
-/// Creates a middleware that a setting can turn on or off. `None` passes requests on unchanged.
+/// Creates a middleware from one that may be absent, for example because a setting turns it off.
+/// `None` passes requests on unchanged.
 #[doc(alias = "option_layer")]
 #[must_use]
 pub fn optional<M: Middleware>(middleware: Option<M>) -> Optional<M> {

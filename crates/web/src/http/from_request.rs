@@ -101,8 +101,8 @@ pub trait FromRequest<Via = ViaRequest>: Sized {
 
     /// Extracts the value if it is present, as [`FromRequestParts::optional_from_request_parts`]
     /// does. For the extractors of this crate that read the body, the value is absent if the
-    /// request has neither a body nor a `Content-Type`; only [`Form`](crate::extract::Form) reads
-    /// the query of GET and HEAD requests instead.
+    /// request has neither a body nor a `Content-Type`. Exception: for GET and HEAD,
+    /// [`Form`](crate::extract::Form) reads the query, and is absent if there is no query.
     ///
     /// # Errors
     /// The value is present but invalid, or the server failed.

@@ -27,14 +27,14 @@ impl<'a> MatchedEndpoint<'a> {
         self.options
     }
 
-    /// The limit on the size of the request body outside all middleware, in bytes: the route's own
-    /// limit, or `server_limit` if the route has none. Middleware can replace it, so `call` sets
-    /// the route's limit again inside the middleware. The limit is checked while the body is read,
-    /// so a server need not reject a request with a larger `Content-Length`.
+    /// The body limit to set before [`MatchedEndpoint::call`], in bytes: the route's own limit, or
+    /// `server_limit` if the route has none. Middleware can replace the limit, so the route's own
+    /// limit is set again just before the handler runs. The limit is checked while the body is
+    /// read, so a server need not reject a request with a larger `Content-Length`.
     ///
-    /// If a handler lifts the server's limit for itself ([`RouteOptions::lifts_body_limit`]),
-    /// `call` removes the limit. The limit still applies to middleware that reads the whole body
-    /// into memory ([`Body::buffer_limit`](crate::Body::buffer_limit)).
+    /// If the route has no limit of its own and its handler lifts the server's limit
+    /// ([`RouteOptions::lifts_body_limit`]), `call` lifts the limit, except for middleware that
+    /// reads the whole body into memory ([`Body::buffer_limit`](crate::Body::buffer_limit)).
     #[must_use]
     pub fn body_limit(&self, server_limit: u64) -> u64 {
         self.options.body_bytes_max.unwrap_or(server_limit)
@@ -79,7 +79,7 @@ impl fmt::Debug for MatchedEndpoint<'_> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RouteInfo<'a> {
-    /// The method, or `any method`.
+    /// One method, or `any method`.
     pub methods: &'a str,
     /// The full pattern.
     pub pattern: &'a str,
@@ -147,9 +147,9 @@ pub(crate) struct BuiltRoute {
     pub(crate) options: RouteOptions,
     /// Whether a guard or a parameter type can reject a request that matches the pattern.
     pub(crate) has_conditions: bool,
-    /// The route has no parameters and no conditions, and all servers read its pattern the same
-    /// way. So they also read every path that matches it the same way, and no such path needs the
-    /// check for ambiguous paths.
+    /// The route has no parameters and no conditions, and its pattern contains nothing that servers
+    /// interpret differently. The paths that match it differ from it only in percent-encoding or a
+    /// trailing slash, so none of them needs the check for ambiguous paths.
     pub(crate) is_unconditional_literal: bool,
     /// A description of the route's conditions.
     pub(crate) conditions: String,
