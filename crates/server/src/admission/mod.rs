@@ -48,8 +48,7 @@ pub(crate) struct AdmissionController {
     /// Whether a task is running that calls [`Self::update_shedding_metric`].
     is_watched: Cell<bool>,
     responses: ShedResponses,
-    /// Through this reference, work outside an exchange finds this controller, which then counts
-    /// the work as in progress.
+    /// Lets work outside an exchange find this controller, so that the work counts as in progress.
     worker_ref: WorkerRegistration,
 }
 
@@ -223,8 +222,8 @@ impl AdmissionController {
         result.map_err(|reason| self.record_shed(reason))
     }
 
-    /// Counts one more request in progress. Fails if the request then exceeds the limit of its
-    /// route or client by more than `extra`.
+    /// Counts one more request in progress. Fails if its route or client would then exceed its
+    /// limit by more than `extra`.
     #[inline]
     fn acquire(
         self: &Rc<Self>,

@@ -21,9 +21,9 @@ pub(crate) struct QueueDelayMonitor {
     polled_at: Cell<Duration>,
     /// Whether any request found by that poll has been late so far.
     has_late_request: Cell<bool>,
-    /// Since which poll every poll, including the current one, has directly followed a poll that
-    /// found late requests. `None` if the previous poll found none, or if no requests arrived for
-    /// an interval after it.
+    /// When the current series of polls began. Each poll of the series, up to the current one,
+    /// directly followed a poll that found late requests. `None` if the previous poll found no late
+    /// requests, or if no requests arrived for an interval after it.
     late_since: Cell<Option<Duration>>,
     /// When a request last left the queue, to be handled or rejected.
     last_dequeue: Cell<Duration>,

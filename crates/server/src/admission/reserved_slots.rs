@@ -15,9 +15,9 @@ pub(crate) const RESERVED_SLOTS_MAX: usize = 64;
 const EVICTION_GRACE: Duration = Duration::from_millis(100);
 
 /// The reserved slots of a worker. If memory, connection slots or file descriptors are short, new
-/// connections need reserved slots. They are not refused altogether, because they may send requests
-/// that must not be rejected. A connection in a reserved slot counts towards `connections_max` like
-/// any other.
+/// connections need reserved slots. New connections are not refused altogether, because they may
+/// send requests that must not be rejected. A connection in a reserved slot counts towards
+/// `connections_max` like any other.
 ///
 /// If all reserved slots are taken and another connection needs one, the connection that has had
 /// its slot for longest is evicted, but not before [`EVICTION_GRACE`] has passed. It closes once it
