@@ -175,8 +175,8 @@ impl Http2 {
         let core = self.core.as_mut().expect("a core exists during a turn");
         core.update_reservation();
         let (is_full, is_over_limit) = (conn.is_output_full(), conn.is_output_over_limit());
-        // Over the limit, the server does not receive. So received bytes may not be parsed yet even
-        // if the peer has ended its sending side, and the head timeout does not run.
+        // Over the output limit, the server does not receive. So received bytes may not be parsed
+        // yet even if the peer has ended its sending side, and the head timeout does not run.
         if !is_over_limit && conn.is_eof() {
             // Whether or not the core reports an error, the connection closes.
             let _event = core.protocol.receive_eof();
@@ -421,8 +421,8 @@ impl Http2 {
         self.streams.open_streams().any(Stream::is_responding)
     }
 
-    /// The requests in progress and, if it is not completely sent, the last response that was
-    /// written. `is_sent` is whether all output was sent.
+    /// The requests in progress and, unless all output was sent (`is_sent`), the request whose
+    /// response was written last.
     pub(crate) fn in_flight(&self, is_sent: bool) -> impl Iterator<Item = InFlightRequest<'_>> {
         let open = self.streams.open_streams().filter_map(|stream| stream.exchange.in_flight());
         open.chain(

@@ -63,7 +63,8 @@ impl Http2 {
             }
             conn.io.input.consume(used);
             // Control events do not clear the head timeout, nor do frames without an event: no
-            // request progresses with them, and a peer could restart the timeout indefinitely.
+            // request progresses with them, and a peer could use them to restart the timeout
+            // indefinitely.
             let is_control =
                 matches!(event, Event::Settings | Event::StreamError { .. } | Event::GoAway { .. });
             if !is_control && !matches!(event, Event::NeedInput) {
