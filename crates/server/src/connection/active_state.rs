@@ -90,8 +90,8 @@ impl<D: Driver> ActiveState<D> {
     #[inline]
     pub(super) fn update_reservation(&mut self) {
         let http_bytes = match self.phase {
-            // The HTTP state may retain a small stream table, but it is not counted: with thousands
-            // of upgraded connections, reading that state would cost cache misses.
+            // The HTTP state may retain a small stream table, but the table is not counted: with
+            // thousands of upgraded connections, reading that state would cost cache misses.
             Phase::Upgraded(_) => 0,
             _ => self.http1.memory_bytes() + self.http2.memory_bytes(),
         };

@@ -274,7 +274,8 @@ impl<D: Driver> Connection<D> {
         if let Phase::Closing(closing) = &state.phase
             && (!closing.is_flushing() || state.has_detached_handler)
         {
-            // Nothing is unfinished, or the task of the detached handler adds it to the report.
+            // Nothing is unfinished, or the task of the detached handler adds its request to the
+            // report.
             return self.take_close_reason(state);
         }
         self.reset_if_truncated(state);

@@ -124,9 +124,10 @@ impl<D: Driver> Connection<D> {
     /// Counts the connection towards the limit of the client named in its PROXY header, if there is
     /// one. Returns false if that client has reached its limit.
     fn acquire_client_permit(&mut self, addresses: &Addresses<'_>) -> bool {
-        // Otherwise the peer is the proxy itself: it opened the connection for itself (`LOCAL`), or
-        // does not report its client's address (`UNKNOWN`). `trusted_proxies` is set if the header
-        // names another trusted proxy, which serves many clients.
+        // A Unix socket address names no client. With `LOCAL` or `UNKNOWN`, the peer is the proxy
+        // itself: it opened the connection for itself, or does not report its client's address.
+        // `trusted_proxies` is set if the header names another trusted proxy, which serves many
+        // clients.
         let names_client =
             matches!(addresses, Addresses::Inet { .. }) && self.info.trusted_proxies.is_none();
         let client_addr = self.info.peer.socket_addr().filter(|_| names_client);

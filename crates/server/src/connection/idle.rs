@@ -45,7 +45,7 @@ impl<D: Driver> Connection<D> {
             }
             Lifecycle::ForceClosing => Duration::ZERO,
         };
-        // After a GOAWAY, the deadline of the GOAWAY replaces that of the maximum age.
+        // After a GOAWAY, its deadline replaces both of the deadlines above.
         let (age_or_goaway_deadline, drain_deadline) = match &self.http2 {
             None => (age_deadline, drain_deadline),
             // Before its first request, an HTTP/2 connection is closed like an HTTP/1 connection.

@@ -85,7 +85,8 @@ pub(crate) struct Connection<D: Driver> {
     reserved_slot: Option<Box<ReservedSlot>>,
     /// `None` if the connection has not yielded yet, or if the driver needs no gate.
     yield_gate: Option<Arc<YieldGate>>,
-    /// How much of the budget the connection has used since it last yielded: see `drive`.
+    /// How much of the budget the connection has used since it last yielded or, on some drivers,
+    /// since its last poll began: see `drive`.
     budget_used: usize,
     /// How the connection starts. After a PROXY header has been read, [`Preamble::None`].
     preamble: Preamble,
