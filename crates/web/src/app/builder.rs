@@ -73,8 +73,7 @@ impl AppBuilder {
         }
     }
 
-    /// Records the requirements of a fallback or a middleware, which build errors refer to as
-    /// `name`.
+    /// Records the requirements of the fallback or middleware that build errors call `name`.
     pub(crate) fn require(&mut self, name: String, requirements: RouteRequirements) {
         self.requirements.push(NamedRequirements {
             name,

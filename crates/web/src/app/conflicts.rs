@@ -20,7 +20,7 @@ pub(crate) fn method_sets(
     slash_policy: TrailingSlash,
 ) -> Result<Vec<MethodSet>, BuildErrorKind> {
     let mut keyed = Vec::with_capacity(entries.len());
-    // For each key, the methods that entries name.
+    // For each `overlap_key`, the methods that its entries name.
     let mut claimed_by_key: HashMap<String, MethodSet> = HashMap::new();
     for entry in entries {
         let methods = match &entry.methods {
@@ -128,8 +128,8 @@ pub(crate) fn report_shadowed(
     }
 }
 
-/// The pattern with the names of its parameters removed, and without a trailing slash if these are
-/// ignored.
+/// The pattern with the names of its parameters removed, and without a trailing slash if the policy
+/// ignores trailing slashes.
 fn pattern_shape(pattern: &str, slash_policy: TrailingSlash) -> String {
     let mut shape = String::with_capacity(pattern.len());
     let mut rest = pattern;

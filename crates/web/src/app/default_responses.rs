@@ -91,7 +91,7 @@ pub(crate) struct Unmatched {
     /// Redirects to the path with or without a slash, responds to `OPTIONS *`, calls the
     /// application's fallback, or responds 404.
     pub(crate) not_found: Rc<dyn Endpoint>,
-    /// The options of that fallback, or the defaults.
+    /// The options of the application's fallback, or the defaults.
     pub(crate) not_found_options: RouteOptions,
     /// Whether `not_found` calls the application's fallback instead of responding 404.
     pub(crate) has_fallback: bool,

@@ -400,7 +400,7 @@ fn route_conditions(entries: &[Box<RouteEntry>], router: &Router) -> Box<[RouteC
 }
 
 /// The patterns of named routes. Routes with the same name must have the same pattern; their
-/// methods may differ, and so may which of its parameters are optional.
+/// methods may differ, and a parameter may be optional in only some of these routes.
 fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) -> RouteNames {
     let mut names = RouteNames::default();
     let mut first_entries: HashMap<Rc<str>, &RouteEntry> = HashMap::new();

@@ -117,8 +117,8 @@ pub(crate) struct RouteConditions {
 }
 
 impl RouteConditions {
-    /// Like `are_met`. Also records which header fields the guards read, so that the response
-    /// varies by them, unless the parameter types already reject the route.
+    /// Like `are_met`. Unless the parameter types already reject the route, also records which
+    /// header fields the guards read, so that the response varies by them.
     fn record_and_check(&self, context: &GuardContext<'_>, values: &Values<'_, '_>) -> bool {
         if !self.guards.is_empty() && self.types_match(values) {
             context.head().record_guards(&self.guards);

@@ -167,9 +167,9 @@ impl Scope {
         }
     }
 
-    /// What each route inherits from the scope: the path parameters that the middleware added so
-    /// far needs, and the metadata. [`RouteRequirements`] carries both. Other requirements of a
-    /// middleware do not depend on the route, so they are checked only once.
+    /// What each route inherits from the scope: the path parameters that its middleware needs, and
+    /// its metadata. [`RouteRequirements`] carries both. Other requirements of a middleware do not
+    /// depend on the route, so they are checked only once.
     fn inherited_requirements(&self) -> RouteRequirements {
         let mut middleware_requirements = RouteRequirements::default();
         self.middleware.require(&mut middleware_requirements);

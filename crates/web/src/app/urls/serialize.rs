@@ -63,8 +63,8 @@ fn after_none(value: &str) -> UrlError {
 /// Serializes the values of all parameters: a single value, a list, or named values.
 struct ValuesSerializer;
 
-/// Collects values in order. Only the last ones may be `None`: the values after another `None`
-/// would fill the wrong parameters.
+/// Collects values in order. Only the last ones may be `None`: a value after a `None` would fill
+/// the wrong parameter.
 #[derive(Default)]
 struct SeqSerializer {
     values: Vec<String>,
