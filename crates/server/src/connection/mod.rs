@@ -85,8 +85,7 @@ pub(crate) struct Connection<D: Driver> {
     reserved_slot: Option<Box<ReservedSlot>>,
     /// `None` if the connection has not yielded yet, or if the driver needs no gate.
     yield_gate: Option<Arc<YieldGate>>,
-    /// How much of the budget the connection has used since it last yielded or, on some drivers,
-    /// since its last poll began: see `drive`.
+    /// How much of the budget is used since the last yield, or on some drivers in this poll.
     budget_used: usize,
     /// How the connection starts. After a PROXY header has been read, [`Preamble::None`].
     preamble: Preamble,
