@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-logged!(sim, SimulatedBenches::seeds(0..12));
+logged!(sim, SimulatedBenches::seeds(0..8));
 logged!(tokio, KernelBenches::tcp(DriverChoice::Tokio));
 logged!(uring, KernelBenches::tcp(DriverChoice::Uring));
 #[cfg(unix)]

@@ -4,7 +4,7 @@ use peregrine_driver_tokio::Tokio;
 use peregrine_tests::{Simulated, contract, contract_kernel};
 
 contract_kernel!(tokio, Tokio);
-contract!(sim, Simulated::seeds(0..100));
+contract!(sim, Simulated::seeds(0..64));
 #[cfg(target_os = "linux")]
 contract_kernel!(uring, peregrine_driver_uring::Uring);
 

@@ -4,7 +4,7 @@ use peregrine::DriverChoice;
 use peregrine_tests::overload;
 use peregrine_tests::server::{KernelBenches, SimulatedBenches, SimulatedOnly};
 
-overload!(sim, SimulatedBenches::seeds(0..12));
+overload!(sim, SimulatedBenches::seeds(0..8));
 overload!(@virtual sim_virtual, SimulatedOnly(SimulatedBenches::seeds(0..3)));
 overload!(tokio, KernelBenches::tcp(DriverChoice::Tokio));
 overload!(@tcp tokio_tcp, KernelBenches::tcp(DriverChoice::Tokio));

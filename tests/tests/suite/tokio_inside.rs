@@ -41,7 +41,7 @@ use tokio::time::{Instant, interval, sleep, timeout};
 /// Generates a test of each case on each driver, or on each kernel driver.
 macro_rules! on_drivers {
     (all: $($case:ident,)*; kernel: $($kernel:ident,)*) => {
-        on_drivers! { @module on_sim, SimulatedBenches::seeds(0..12); $($case,)*; }
+        on_drivers! { @module on_sim, SimulatedBenches::seeds(0..8); $($case,)*; }
         on_drivers! {
             @module on_tokio, KernelBenches::tcp(DriverChoice::Tokio); $($case,)*; $($kernel,)*
         }

@@ -13,7 +13,7 @@ use peregrine_tests::server::client::Way;
 use peregrine_tests::server::{KernelBenches, SimulatedBenches};
 use std::net::SocketAddr;
 
-callers!(sim, SimulatedBenches::seeds(0..12));
+callers!(sim, SimulatedBenches::seeds(0..8));
 callers!(tokio, KernelBenches::tcp(DriverChoice::Tokio));
 callers!(uring, KernelBenches::tcp(DriverChoice::Uring));
 #[cfg(unix)]

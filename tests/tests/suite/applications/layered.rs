@@ -28,7 +28,7 @@ macro_rules! on_every_driver {
             $(
                 #[test]
                 fn $case() {
-                    super::SimulatedBenches::seeds(0..30)
+                    super::SimulatedBenches::seeds(0..20)
                         .check(async |bench| super::$case(bench).await);
                 }
             )*
