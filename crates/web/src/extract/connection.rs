@@ -2,7 +2,6 @@
 
 use super::{FromRequestParts, misconfiguration_problem};
 use crate::http::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
-use crate::http::private_response::PrivateResponse;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use http::StatusCode;
