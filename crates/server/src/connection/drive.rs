@@ -20,8 +20,9 @@ use std::task::{Context, Poll, ready};
 /// A connection yields when it has used more than this many units.
 const BUDGET_PER_POLL: usize = 64;
 
-/// Every 4 KiB received costs one unit, so a connection yields after 256 KiB. Otherwise a peer that
-/// sends many small messages quickly could occupy the worker.
+/// Every 4 KiB received costs one unit, so a connection yields after about 256 KiB, or earlier,
+/// because each turn costs a unit too. Otherwise a peer that sends many small messages quickly
+/// could occupy the worker.
 const BYTES_PER_BUDGET_UNIT: u64 = 4 * 1024;
 
 /// A turn costs this many units if it has written a large chunk of content, so a connection yields
