@@ -95,9 +95,11 @@ pub struct OverloadLimits {
     ///
     /// Above three quarters of the limit, requests with a body get a 503, and a new connection may
     /// send only one request, which gets a 503 as well. Above seven eighths, all requests get a
-    /// 503, except those for routes with `never_shed()`. The last sixteenth is reserved for these:
-    /// if any other request would need some of it to buffer a body, the extractor responds with
-    /// 503, and any other connection that would need some of it is reset.
+    /// 503. Neither 503 applies to routes with `never_shed()`. Above fifteen sixteenths, an
+    /// extractor that needs more memory to buffer a body responds with 503, also on such routes. A
+    /// connection that needs more memory for its own buffers is reset, unless a request for such a
+    /// route is in progress on it, or it is new and may send one. Above the limit, it is reset in
+    /// any case.
     #[cfg_attr(feature = "config", serde(with = "AutoByteSize"))]
     pub memory_max: MemoryMax,
     /// The minimum value of `Retry-After`, rounded down to whole seconds, and at least one second.

@@ -39,8 +39,8 @@ pub enum MemoryPressure {
     Moderate,
     /// From seven eighths: no new work is started.
     High,
-    /// Above fifteen sixteenths: no buffer may grow, except for work that is never refused, such as
-    /// health checks.
+    /// Above fifteen sixteenths: no buffer may grow, except those of connections that are new or
+    /// have a request in progress that is never refused, such as a health check.
     Critical,
     /// Above the limit: no buffer may grow at all.
     OverLimit,
