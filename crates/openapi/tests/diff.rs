@@ -332,6 +332,7 @@ fn compares_every_part_of_an_operation() {
                 },
             },
             "put": { "requestBody": { "content": { "application/json": {} } }, "security": [{ "token": [] }, { "key": [] }] },
+            "patch": { "requestBody": { "required": true, "content": { "application/json": { "schema": { "type": "object" } } } } },
         } },
         "components": {
             "parameters": { "Trace": { "in": "header", "name": "X-Trace" } },
@@ -379,6 +380,7 @@ fn compares_every_part_of_an_operation() {
         ),
         ("/paths/~1birds~1{id}/get/requestBody", Some(json!({})), "body-added"),
         ("/paths/~1birds~1{id}/put/requestBody/required", Some(json!(true)), "body-required!"),
+        ("/paths/~1birds~1{id}/patch/requestBody/required", Some(json!(false)), "body-optional"),
         ("/paths/~1birds~1{id}/put/requestBody", None, "body-removed!"),
         (
             "/paths/~1birds~1{id}/put/requestBody/content/application~1json",
@@ -394,6 +396,11 @@ fn compares_every_part_of_an_operation() {
             "/paths/~1birds~1{id}/put/requestBody/content/text~1csv",
             Some(json!({})),
             "media-type-added",
+        ),
+        (
+            "/paths/~1birds~1{id}/patch/requestBody/content/application~1json/schema/properties",
+            Some(json!({ "name": { "type": "string" } })),
+            "property-added",
         ),
         ("/paths/~1birds~1{id}/get/responses/200", None, "response-removed!"),
         ("/paths/~1birds~1{id}/get/responses/404", None, "response-removed"),
