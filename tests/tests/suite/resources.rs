@@ -16,6 +16,7 @@ use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
+use std::panic::catch_unwind;
 use std::pin::Pin;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
@@ -23,23 +24,34 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A module per rule, so that the drivers take turns and two tests can run at a time.
+/// One test per driver, because only one server per driver is measured at a time: a test per case
+/// would wait for the others, and keep a thread from the rest of the suite.
 macro_rules! on_both_drivers {
-    ($($claim:ident,)*) => {
-        $(
-            mod $claim {
-                #[test]
-                fn on_tokio() {
-                    super::$claim("tokio");
-                }
-
-                #[test]
-                fn on_uring() {
-                    super::$claim("uring");
-                }
-            }
-        )*
+    ($($case:ident,)*) => {
+        const CASES: &[(&str, fn(&str))] = &[$((stringify!($case), $case)),*];
     };
+}
+
+#[test]
+fn on_tokio() {
+    run_cases("tokio");
+}
+
+#[test]
+fn on_uring() {
+    run_cases("uring");
+}
+
+/// Runs all cases, or those whose name contains the value of the variable `CASE`.
+fn run_cases(driver: &str) {
+    let filter = std::env::var("CASE").unwrap_or_default();
+    let selected = CASES.iter().filter(|(name, _)| name.contains(&filter));
+    let has_failed = |(name, case): &(&'static str, fn(&str))| {
+        println!("-- {name}");
+        catch_unwind(|| case(driver)).is_err().then_some(*name)
+    };
+    let failed: Vec<_> = selected.filter_map(has_failed).collect();
+    assert!(failed.is_empty(), "failed on {driver}: {}", failed.join(", "));
 }
 
 on_both_drivers! {
