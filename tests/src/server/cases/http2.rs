@@ -359,9 +359,10 @@ pub async fn a_vanished_client_is_disconnected<B: Bench>(bench: &B) {
     assert_eq!((shared.dropped.get(), vanished.so_far(ids[1]).heads.len()), (1, 0));
     shared.open(1);
     assert_eq!(present.answer(ids[0]).await.text(), "waited");
+    // If a PING of the server is unread, this resets the connection.
     drop((present, vanished));
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("ping-timeout", 1)]);
+    assert_eq!(server.ended().await.ended("ping-timeout"), 1);
 }
 
 /// A response that was read late, but just in time, is complete: the client is not late while the
