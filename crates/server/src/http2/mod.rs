@@ -154,8 +154,10 @@ impl Http2 {
     /// one.
     fn send_goaway<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         let core = self.core.as_mut().expect("a core exists during a turn");
-        let must_close = conn.should_close() || conn.uses_reserved_slot;
-        if core.goaway_sent_at.is_some() || !core.protocol.has_received_request() || !must_close {
+        if core.goaway_sent_at.is_some() || !core.protocol.has_received_request() {
+            return;
+        }
+        if !conn.should_close() && !conn.uses_reserved_slot {
             return;
         }
         let now = conn.worker.driver.now();
